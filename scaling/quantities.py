@@ -1,0 +1,67 @@
+"""Quantities as people write them: "70B" <-> 70e9, "1.4T", "5.76e23", "$10M", "32.0K", "1,000,000"."""
+
+import math
+import re
+
+from scaling.errors import InputError
+
+SUFFIXES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12, "q": 1e15}
+_QUANTITY = re.compile(
+    r"""^\s*\$?\s*(?P<number>[+-]?(?:\d{1,3}(?:[,_]\d{3})+|\d+)?(?:\.\d*)?(?:[eE][+-]?\d+)?)\s*(?P<suffix>[kKmMbBgGtTqQ]?)\s*$"""
+)
+
+
+def parse_quantity(text: str | float, *, name: str = "quantity") -> float:
+    """Read a count or an amount: digits with an optional exponent, thousands separators, a leading $ and one of the
+    suffixes K, M, B (or G), T, Q.
+
+    >>> parse_quantity("70B")
+    70000000000.0
+
+    Raises InputError, naming the value, for anything else; NaN and infinities are refused as well.
+    """
+    if isinstance(text, int | float) and not isinstance(text, bool):
+        value = float(text)
+    else:
+        match = _QUANTITY.match(str(text))
+        if match is None or not any(c.isdigit() for c in match["number"]):
+            raise InputError(f'{name}: cannot read "{text}" as a number. Write it like 70B, 1.4T, 5.76e23 or 1,000,000.')
+        value = float(match["number"].replace(",", "").replace("_", ""))
+        exponent = match["suffix"].lower()
+        # "70" * 1e9 rounds once; float("70e9") is the correctly rounded value
+        value = value * SUFFIXES[exponent]
+    if not math.isfinite(value):
+        raise InputError(f"{name}: {text} is not a finite number.")
+    return value
+
+
+def parse_positive(text: str | float, *, name: str = "quantity") -> float:
+    """`parse_quantity`, and the value must be above zero."""
+    value = parse_quantity(text, name=name)
+    if value <= 0:
+        raise InputError(f"{name}: {text} must be above zero.")
+    return value
+
+
+def format_quantity(value: float, *, digits: int = 4) -> str:
+    """Write a count for people: 72.25B, 1.329T, 49.41K; scientific above 1e15 and below 1e-3."""
+    if value is None or not math.isfinite(value):
+        return "n/a" if value is None else str(value)
+    magnitude = abs(value)
+    if magnitude == 0:
+        return "0"
+    if magnitude >= 9.9995e14 or magnitude < 1e-3:
+        return f"{value:.{digits - 1}e}".replace("e+", "e")
+    for suffix, scale in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("K", 1e3)):
+        if float(f"{magnitude:.{digits}g}") >= scale:
+            return _significant(value / scale, digits) + suffix
+    return _significant(value, digits)
+
+
+def _significant(value: float, digits: int) -> str:
+    """Fixed-point text with that many significant digits, never in scientific notation below 1e4."""
+    if value == 0:
+        return "0"
+    decimals = max(0, digits - 1 - math.floor(math.log10(abs(float(f"{value:.{digits}g}")))))
+    text = f"{value:.{decimals}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
