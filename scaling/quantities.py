@@ -5,7 +5,7 @@ import re
 
 from scaling.errors import InputError
 
-SUFFIXES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12, "q": 1e15}
+SUFFIXES = {"": 0, "k": 3, "m": 6, "b": 9, "g": 9, "t": 12, "q": 15}  # powers of ten
 _QUANTITY = re.compile(
     r"""^\s*\$?\s*(?P<number>[+-]?(?:\d{1,3}(?:[,_]\d{3})+|\d+)?(?:\.\d*)?(?:[eE][+-]?\d+)?)\s*(?P<suffix>[kKmMbBgGtTqQ]?)\s*$"""
 )
@@ -26,10 +26,9 @@ def parse_quantity(text: str | float, *, name: str = "quantity") -> float:
         match = _QUANTITY.match(str(text))
         if match is None or not any(c.isdigit() for c in match["number"]):
             raise InputError(f'{name}: cannot read "{text}" as a number. Write it like 70B, 1.4T, 5.76e23 or 1,000,000.')
-        value = float(match["number"].replace(",", "").replace("_", ""))
-        exponent = match["suffix"].lower()
-        # "70" * 1e9 rounds once; float("70e9") is the correctly rounded value
-        value = value * SUFFIXES[exponent]
+        digits, _, exponent = match["number"].replace(",", "").replace("_", "").lower().partition("e")
+        # one correctly rounded conversion: "0.07B" is 7e7 exactly, which 0.07 * 1e9 is not
+        value = float(f"{digits}e{int(exponent or 0) + SUFFIXES[match['suffix'].lower()]}")
     if not math.isfinite(value):
         raise InputError(f"{name}: {text} is not a finite number.")
     return value
