@@ -1,4 +1,4 @@
-"""fit.json: what `scale fit --out` writes and `scale allocate --law` reads. numpy only, so that allocation starts at once.
+"""fit.json: what `scale fit --out` writes and `scale allocate --law` reads. numpy only, so allocation starts at once.
 
 The joint bootstrap draws are kept compactly: float64 as little-endian bytes in base64, one row per resample, the
 columns named. `base64` is text: the file stays plain JSON, readable by anyone, and executes nothing.
@@ -54,7 +54,7 @@ def decode_draws(data: dict, *, path: str = "fit.json"):
     except (KeyError, TypeError, ValueError, binascii.Error) as error:
         raise InputError(f"{path}: draws cannot be read ({error}). Fit again with scale fit --out.") from error
     if len(shape) != 2 or shape[1] != len(names) or not np.isfinite(values).all():
-        raise InputError(f"{path}: draws of shape {shape} do not match the names {names}, or are not finite. Fit again.")
+        raise InputError(f"{path}: draws of shape {shape} do not match their names, or are not finite. Fit again.")
     return names, values
 
 

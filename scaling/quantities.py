@@ -25,7 +25,7 @@ def parse_quantity(text: str | float, *, name: str = "quantity") -> float:
     else:
         match = _QUANTITY.match(str(text))
         if match is None or not any(c.isdigit() for c in match["number"]):
-            raise InputError(f'{name}: cannot read "{text}" as a number. Write it like 70B, 1.4T, 5.76e23 or 1,000,000.')
+            raise InputError(f'{name}: cannot read "{text}" as a number. Write 70B, 1.4T, 5.76e23 or 1,000,000.')
         digits, _, exponent = match["number"].replace(",", "").replace("_", "").lower().partition("e")
         # one correctly rounded conversion: "0.07B" is 7e7 exactly, which 0.07 * 1e9 is not
         value = float(f"{digits}e{int(exponent or 0) + SUFFIXES[match['suffix'].lower()]}")

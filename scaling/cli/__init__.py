@@ -28,9 +28,8 @@ class LazyGroup(click.Group):
         except ModuleNotFoundError as error:
             if error.name is None or error.name.partition(".")[0] in ("scaling", "sweeps"):
                 raise
-            raise ScalingError(
-                f"scale {cmd_name} needs {error.name}, which is not installed. Install it with: {_install_hint(error.name)}"
-            ) from error
+            hint = _install_hint(error.name)
+            raise ScalingError(f"scale {cmd_name} needs {error.name}, which is not installed: {hint}") from error
         return module.command
 
     def format_commands(self, ctx, formatter):
@@ -39,9 +38,9 @@ class LazyGroup(click.Group):
 
 
 def _install_hint(module: str) -> str:
-    extras = {"torch": "train", "pyarrow": "parquet", "wandb": "wandb", "mlflow": "mlflow", "tensorboard": "tensorboard"}
+    extras = {"torch": "train", "pyarrow": "parquet"}
     top = module.partition(".")[0]
-    return f"pip install 'isoflop[{extras[top]}]'" if top in extras else f"pip install {top}"
+    return f"pip install 'isoflop[{extras.get(top, top)}]'"
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
