@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from scaling.errors import InputError
 
@@ -19,8 +20,9 @@ def styled() -> Iterator:
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
+    from cycler import cycler
 
-    settings = {
+    settings: Any = {
         "figure.figsize": (7.2, 4.5),
         "figure.dpi": 150,
         "figure.constrained_layout.use": True,
@@ -35,7 +37,7 @@ def styled() -> Iterator:
         "legend.frameon": False,
         "legend.fontsize": 8.5,
         "lines.linewidth": 1.6,
-        "axes.prop_cycle": matplotlib.cycler(color=COLOURS),
+        "axes.prop_cycle": cycler(color=COLOURS),
         "svg.hashsalt": "isoflop",
     }
     with plt.rc_context(settings):
