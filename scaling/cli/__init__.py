@@ -11,6 +11,7 @@ COMMANDS = {  # name: (module, one line for --help)
     "sweep": ("sweeps.cli.sweep", "Train many small transformers over a grid of N and D."),
     "fit": ("scaling.cli.fit", "Fit the loss law L(N, D) to a table of runs."),
     "allocate": ("scaling.cli.allocate", "Split a compute budget between parameters and tokens."),
+    "count": ("scaling.cli.count", "Parameters, FLOPs and memory of a shape, by convention."),
 }
 
 
