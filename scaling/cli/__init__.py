@@ -12,6 +12,7 @@ COMMANDS = {  # name: (module, one line for --help)
     "fit": ("scaling.cli.fit", "Fit the loss law L(N, D) to a table of runs."),
     "allocate": ("scaling.cli.allocate", "Split a compute budget between parameters and tokens."),
     "count": ("scaling.cli.count", "Parameters, FLOPs and memory of a shape, by convention."),
+    "cost": ("scaling.cli.cost", "From which n attention costs more than the rest of a layer."),
 }
 
 
