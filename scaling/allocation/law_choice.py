@@ -1,0 +1,101 @@
+"""Which law an answer rests on: a published name, a fit.json, or a law object, with what is known about its trust."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scaling.errors import LawError
+from scaling.laws import DEFAULT_LAW, PUBLISHED, PublishedLaw, law_to_dict, published_law
+
+
+@dataclass(frozen=True)
+class LawChoice:
+    """A law, where it comes from, the compute it was fitted on (FLOP) and its joint draws, if any."""
+
+    law: Any
+    name: str
+    source: str
+    flops_range: tuple[float, float] | None = None
+    status: str | None = None  # of the fit; None for published constants
+    draws: Any | None = None  # (resamples, constants)
+    draw_names: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict:
+        """The law for JSON: form, constants, name, source, fitted range."""
+        return {
+            **law_to_dict(self.law),
+            "name": self.name,
+            "source": self.source,
+            "equation": self.law.equation,
+            "status": self.status,
+            "flops_range": list(self.flops_range) if self.flops_range else None,
+        }
+
+
+def choose_law(law: Any = None) -> LawChoice:
+    """Resolve `law`: None (the default law), a published name, the path of a fit.json, a read fit or a law object.
+
+    Raises LawError for an unknown name (it lists the known), for a fit whose constants are missing, and for one whose
+    status is `unidentifiable`; InputError for a file that cannot be read.
+    """
+    if isinstance(law, LawChoice):
+        return law
+    if law is None:
+        return _from_published(published_law(DEFAULT_LAW))
+    if isinstance(law, PublishedLaw):
+        return _from_published(law)
+    if isinstance(law, str | os.PathLike):
+        return _from_text(law)
+    if hasattr(law, "loss") and hasattr(law, "constants"):
+        return LawChoice(law, getattr(law, "form", type(law).__name__), "given as constants")
+    return _from_fit(law)
+
+
+def _from_text(law: str | os.PathLike) -> LawChoice:
+    if isinstance(law, str) and law in PUBLISHED:
+        return _from_published(PUBLISHED[law])
+    path = Path(law)
+    looks_like_a_file = path.suffix != "" or os.sep in str(law) or path.exists()
+    if not looks_like_a_file:
+        return _from_published(published_law(str(law)))  # raises, naming the known laws
+    from scaling.fit_file import read_fit
+
+    return _from_fit(read_fit(law))
+
+
+def _from_published(entry: PublishedLaw) -> LawChoice:
+    return LawChoice(entry.law, entry.name, entry.source, entry.flops_range)
+
+
+def _from_fit(fit: Any) -> LawChoice:
+    """From a FitFile, or a fit result in memory: anything with a law and a status."""
+    if not hasattr(fit, "law") or not hasattr(fit, "status"):
+        raise LawError(f"law: cannot use {type(fit).__name__}; give a name, a fit.json, or a law.")
+    path = str(getattr(fit, "path", "fit"))
+    status = str(getattr(fit.status, "value", fit.status))
+    message = getattr(fit, "data", {}).get("message") or getattr(fit, "message", "") or ""
+    if status == "unidentifiable":
+        raise LawError(
+            f"{path}: the fit's status is unidentifiable: its runs do not determine the constants, so no allocation "
+            f"rests on them. {message}".rstrip()
+        )
+    return LawChoice(
+        law=fit.law,
+        name=path,
+        source=f"fit in {path}",
+        flops_range=getattr(fit, "flops_range", None),
+        status=status,
+        draws=getattr(fit, "draws", None),
+        draw_names=tuple(getattr(fit, "draw_names", ())),
+        warnings=() if status == "converged" else (_status_warning(path, status, message),),
+    )
+
+
+def _status_warning(path: str, status: str, message: str) -> str:
+    meaning = {
+        "at_bound": "AT A BOUND: a constant stopped at the edge of its allowed range, so the law is not a free fit",
+        "not_converged": "NOT CONVERGED: the optimiser had not reached the minimum",
+    }.get(status, f'of status "{status}", which is not "converged"')
+    return f"The fit in {path} is {meaning}. Do not spend on this answer; fit again first. {message}".rstrip()
