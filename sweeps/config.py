@@ -2,7 +2,8 @@
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
+from functools import cached_property
 
 from scaling.accounting import Shape, count_parameters
 
@@ -68,12 +69,12 @@ class RunConfig:
     def realised_tokens(self) -> int:
         return self.steps * self.batch_tokens
 
-    @property
+    @cached_property
     def run_id(self) -> str:
         """Readable prefix and 12 hex digits over every field and the code version."""
         return f"d{self.d_model}L{self.n_layers}-D{self.realised_tokens}-s{self.seed}-{self._digest()}"
 
-    @property
+    @cached_property
     def trunk_key(self) -> str:
         """The same for runs that can share one trunk: all but `tokens` under "wsd", the run itself otherwise."""
         if self.schedule != "wsd":
@@ -81,11 +82,11 @@ class RunConfig:
         return f"d{self.d_model}L{self.n_layers}-s{self.seed}-{self._digest(without=('tokens',))}"
 
     def _digest(self, without: tuple[str, ...] = ()) -> str:
-        data = {"code_version": CODE_VERSION, **{k: v for k, v in asdict(self).items() if k not in without}}
+        data = {"code_version": CODE_VERSION, **{k: v for k, v in self.to_dict().items() if k not in without}}
         return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:12]
 
     def to_dict(self) -> dict:
-        return asdict(self)
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @classmethod
     def from_dict(cls, data: dict) -> "RunConfig":
