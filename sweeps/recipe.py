@@ -1,0 +1,170 @@
+"""The recipe: learning rate by width, batch, warm-up and schedule; each rule with its source. Torch-free.
+
+`resolve` turns a shape and a token count into a complete `RunConfig`; a grid overrides whatever it names.
+"""
+
+import math
+from dataclasses import dataclass, fields
+
+from scaling.accounting import Shape
+from scaling.errors import SweepError
+from sweeps.config import RunConfig
+
+SCHEDULES = ("wsd", "cosine")
+COOLDOWN_SHAPES = ("1-sqrt", "linear")
+DTYPES = ("float32", "bfloat16")
+ATTENTIONS = ("fused", "explicit")
+MAX_WARMUP_SHARE = 0.1  # of a run: longer warm-ups bend the fitted exponents (Porian et al. 2024)
+COSINE_FLOOR = 0.1  # a cosine ends at this share of its peak (Hoffmann et al. 2022, appendix B)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a grid may override, with the defaults that docs/training.md measures."""
+
+    batch_tokens: int = 512  # small for short runs: see `batch_for`
+    schedule: str = "wsd"
+    warmup_steps: int = 40
+    cooldown_fraction: float = 0.2  # Hägele et al. 2024
+    cooldown_shape: str = "1-sqrt"  # Hägele et al. 2024
+    learning_rate: float = 4e-3  # at base_width
+    base_width: int = 64
+    weight_decay: float = 0.0
+    beta1: float = 0.9
+    beta2: float = 0.95
+    clip: float = 1.0
+
+    def __post_init__(self) -> None:
+        _one_of("schedule", self.schedule, SCHEDULES)
+        _one_of("cooldown_shape", self.cooldown_shape, COOLDOWN_SHAPES)
+        for name in ("batch_tokens", "base_width", "learning_rate", "clip"):
+            _within(name, getattr(self, name), getattr(self, name) > 0, "above zero")
+        for name in ("warmup_steps", "weight_decay"):
+            _within(name, getattr(self, name), getattr(self, name) >= 0, "zero or more")
+        for name in ("beta1", "beta2"):
+            _within(name, getattr(self, name), 0 <= getattr(self, name) < 1, "in [0, 1)")
+        _within("cooldown_fraction", self.cooldown_fraction, 0 <= self.cooldown_fraction <= 0.9, "in [0, 0.9]")
+
+
+RECIPE_KEYS = tuple(field.name for field in fields(Recipe))
+
+
+def resolve(
+    shape: Shape,
+    tokens: int,
+    *,
+    corpus: str,
+    corpus_hash: str,
+    recipe: Recipe | None = None,
+    seed: int = 0,
+    data_seed: int | None = None,
+    dtype: str = "float32",
+    attention: str = "explicit",
+    device: str = "cpu",
+) -> RunConfig:
+    """The complete configuration of one run. `data_seed` follows `seed` unless given.
+
+    Raises SweepError when the run is shorter than one batch, or the batch is not a whole number of contexts.
+    """
+    recipe = recipe or Recipe()
+    _one_of("dtype", dtype, DTYPES)
+    _one_of("attention", attention, ATTENTIONS)
+    if recipe.batch_tokens % shape.context:
+        raise SweepError(
+            f"recipe: batch_tokens = {recipe.batch_tokens:,} is not a multiple of the context {shape.context:,}."
+        )
+    if tokens < recipe.batch_tokens:
+        raise SweepError(
+            f"recipe: tokens = {tokens:,} is less than one batch of {recipe.batch_tokens:,}. "
+            "Give more tokens, or a smaller batch_tokens."
+        )
+    return RunConfig(
+        d_model=shape.d_model,
+        n_layers=shape.n_layers,
+        n_heads=shape.n_heads,
+        d_ff=shape.ff_width,
+        vocab_size=shape.vocab_size,
+        context=shape.context,
+        positions=shape.positions,
+        corpus=corpus,
+        corpus_hash=corpus_hash,
+        tokens=tokens,
+        batch_tokens=recipe.batch_tokens,
+        schedule=recipe.schedule,
+        warmup_steps=warmup_for(round(tokens / recipe.batch_tokens), longest=recipe.warmup_steps),
+        cooldown_fraction=recipe.cooldown_fraction,
+        cooldown_shape=recipe.cooldown_shape,
+        learning_rate=recipe.learning_rate,
+        base_width=recipe.base_width,
+        weight_decay=recipe.weight_decay,
+        beta1=recipe.beta1,
+        beta2=recipe.beta2,
+        clip=recipe.clip,
+        seed=seed,
+        data_seed=seed if data_seed is None else data_seed,
+        dtype=dtype,
+        attention=attention,
+        device=device,
+    )
+
+
+def heads_for(d_model: int, *, head_width: int = 32) -> int:
+    """Heads about 32 wide: the widest count that divides d_model. Wider heads are fewer, and cheaper on a CPU."""
+    return max(h for h in range(1, max(1, d_model // head_width) + 1) if d_model % h == 0)
+
+
+def warmup_for(steps: int, *, longest: int = Recipe.warmup_steps) -> int:
+    """Warm-up steps of a run: `longest`, but never more than a tenth of it."""
+    return min(longest, int(MAX_WARMUP_SHARE * steps))
+
+
+def width_factor(d_model: int, base_width: int) -> float:
+    """The learning rate of hidden matrices and the head falls as 1/width (Yang et al. 2022, table 8, Adam)."""
+    return base_width / d_model
+
+
+def cooldown_steps(steps: int, fraction: float) -> int:
+    """Steps of the final decay."""
+    return round(fraction * steps)
+
+
+def schedule_factor(step: int, config: RunConfig) -> float:
+    """The learning rate at a step, counted from 0, as a share of the peak.
+
+    wsd: linear warm-up, constant, then 1 - sqrt(x) or 1 - x over the last share (Hägele et al. 2024, eq. 1); cosine:
+    linear warm-up, then half a cosine down to a tenth. Both end with the run's last step.
+    """
+    steps, warmup = config.steps, config.warmup_steps
+    if step < warmup:
+        return (step + 1) / warmup
+    if config.schedule == "cosine":
+        x = (step - warmup) / max(1, steps - warmup)
+        return COSINE_FLOOR + (1 - COSINE_FLOOR) * 0.5 * (1 + math.cos(math.pi * x))
+    start = branch_step(config)
+    if step < start:
+        return 1.0
+    x = (step - start) / (steps - start)
+    return 1 - math.sqrt(x) if config.cooldown_shape == "1-sqrt" else 1 - x
+
+
+def branch_step(config: RunConfig) -> int:
+    """The step at which a run leaves its trunk: where its cooldown starts under "wsd", never for a cosine."""
+    if config.schedule != "wsd":
+        return 0
+    return config.steps - cooldown_steps(config.steps, config.cooldown_fraction)
+
+
+def steps_trained(configs: list[RunConfig]) -> int:
+    """Optimizer steps that a column of runs with one trunk costs: the trunk once, and every cooldown."""
+    cooldowns = sum(config.steps - branch_step(config) for config in configs)
+    return max(branch_step(config) for config in configs) + cooldowns
+
+
+def _one_of(name: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise SweepError(f'recipe: unknown {name} "{value}". Known: {", ".join(known)}.')
+
+
+def _within(name: str, value: float, fits: bool, wanted: str) -> None:
+    if not fits:
+        raise SweepError(f"recipe: {name} = {value!r} must be {wanted}.")
