@@ -68,7 +68,7 @@ def _text(shape: Shape, costs: Sequence[LayerCost], causal: bool, measured: dict
 
 def _crossings(shape: Shape, causal: bool, measured: dict[str, Any] | None) -> str:
     header = ["Attention overtakes", "where", "at n", "n / d", "first whole n"]
-    rows = [
+    rows: list[list[Any]] = [
         [c.against, c.formula, f"{c.exact:,.6g}", f"{c.exact / shape.d_model:.4g}", f"{c.first:,}"]
         for c in crossovers(shape, causal=causal)
     ]
