@@ -1,0 +1,60 @@
+"""The options that every command which takes runs shares, and the echo of how the table was understood."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from scaling.cli.output import warn
+
+if TYPE_CHECKING:
+    from scaling.runs import Runs
+
+_OPTIONS = (
+    click.argument("sources", nargs=-1, required=True, metavar="RUNS..."),
+    click.option("--map", "mapping", multiple=True, metavar="ROLE=COLUMN",
+                 help='Column of a role: --map "params=Model Size", with a unit: --map params=size:M.'),
+    click.option("--where", multiple=True, metavar="CONDITION", help="Rows to read: \"dataset == 'c4' and params < 1e9\"."),
+    click.option("--best-of", metavar="COLUMN", help="Keep the lowest loss per (N, D) over a swept column, such as lr."),
+    click.option("--last-of", metavar="COLUMN", help="Keep the last checkpoint of each run that this column names."),
+    click.option("--drop-top-loss", type=click.IntRange(min=0), default=0, metavar="K", help="Leave out the K highest losses."),
+    click.option("--exclude", multiple=True, metavar="RUN_ID", help='Leave out a run by its id, or a row by "line 14".'),
+    click.option("--metric", metavar="UNIT", help="What the loss is in: nats, bits_per_byte, bits_per_token, perplexity, other."),
+    click.option("--skip-bad-rows", is_flag=True, help="Leave out rows with unusable numbers, listed, in place of stopping."),
+    click.option("--pool", multiple=True, metavar="COLUMN", help="Fit one law over all values of this column on purpose."),
+)  # fmt: skip
+NAMES = ("sources", "mapping", "where", "best_of", "last_of", "drop_top_loss", "exclude", "metric", "skip_bad_rows", "pool")
+
+
+def reading_options(command: Callable) -> Callable:
+    """Give a command the argument RUNS... and every option of `read_from_options`."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def read_from_options(options: dict[str, Any], *, group_by: str | None = None, one_study: bool = True) -> "Runs":
+    """Take the reading options out of a command's keyword arguments, read the runs and echo how they were understood.
+
+    With `one_study`, runs of several metrics, tokenizers, evaluation sets, corpora or code versions are refused unless
+    `group_by` or --pool names the column that tells them apart.
+    """
+    from scaling.quality import require_one_study
+    from scaling.runs import read_runs
+
+    chosen = {name: options.pop(name) for name in NAMES}
+    pool = chosen.pop("pool")
+    runs = read_runs(chosen.pop("sources"), group_by=group_by, **chosen)
+    if one_study:
+        require_one_study(runs, group_by=group_by, pool=pool)
+    echo_reading(runs)
+    return runs
+
+
+def echo_reading(runs: "Runs") -> None:
+    """Notes, the count of rows and warnings, on standard error."""
+    for note in runs.notes:
+        click.echo(note, err=True)
+    click.echo(runs.summary(), err=True)
+    for message in runs.warnings:
+        warn(message)

@@ -1,0 +1,175 @@
+"""From a path, a glob, a folder or standard input to raw tables: find the files, undo gzip and encodings, pick a format."""
+
+import gzip
+import sys
+import zlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scaling.errors import InputError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+
+TABLE_SUFFIXES = (".csv", ".tsv", ".tab", ".txt", ".json", ".jsonl", ".ndjson", ".parquet", ".pq")
+STDIN = "-"
+
+
+@dataclass
+class RawTable:
+    """One file as it stands: columns under their own headers, and where each row stands in the file."""
+
+    name: str
+    frame: "pd.DataFrame"
+    lines: "np.ndarray"  # 1-based: line numbers with the header as line 1, or record numbers
+    unit: str = "line"  # "line" or "record"
+    notes: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    def place(self, line: int) -> str:
+        """Where a row stands, for a message."""
+        return f"{self.name} {self.unit} {line}"
+
+
+def read_tables(sources: Any) -> list[RawTable]:
+    """Read every file that `sources` names: a path, a glob, a folder, "-", a tracker address, or a sequence of these.
+
+    Raises InputError for a source that is missing, unreadable, empty or in no known format.
+    """
+    names = [sources] if isinstance(sources, str | Path) else list(sources)
+    if not names:
+        raise InputError("no input: give a table of runs, for example runs.csv.")
+    tables: list[RawTable] = []
+    for name in names:
+        tables.extend(_read_source(str(name)))
+    return tables
+
+
+def _read_source(name: str) -> list[RawTable]:
+    from scaling.readers import trackers
+
+    if trackers.is_address(name):
+        return [trackers.read_address(name)]
+    if name == STDIN:
+        return [parse_bytes("standard input", sys.stdin.buffer.read())]
+    return [parse_bytes(str(path), read_file(path)) for path in find_files(name)]
+
+
+def find_files(name: str) -> list[Path]:
+    """The files behind a path, a glob or a folder of one file per run, in the order of their names."""
+    path = Path(name)
+    try:
+        if path.is_dir():
+            return _files_in_folder(path)
+        if path.exists():
+            return [path]
+    except (OSError, ValueError) as error:  # a name too long or with a NUL
+        raise InputError(f"{name[:80]}: cannot be opened ({getattr(error, 'strerror', None) or error}).") from error
+    if any(mark in name for mark in "*?["):
+        found = _glob(name)
+        if not found:
+            raise InputError(f"{name}: no file matches this pattern.")
+        return found
+    raise InputError(f"{name}: no such file.")
+
+
+def _glob(pattern: str) -> list[Path]:
+    import glob
+
+    return [path for path in map(Path, sorted(glob.glob(pattern, recursive=True))) if path.is_file()]
+
+
+def _files_in_folder(folder: Path) -> list[Path]:
+    """The tables in a folder of one file per run. A folder that holds one table only is refused with its name."""
+    try:
+        files = sorted(path for path in folder.iterdir() if path.is_file() and is_table_name(path.name))
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be listed ({error.strerror or error}).") from error
+    own = [path for path in files if path.name == "runs.csv"]
+    if own or len(files) == 1:
+        raise InputError(f"{folder} is a folder; give the table in it: {(own or files)[0]}.")
+    if not files:
+        raise InputError(f"{folder} is a folder without tables ({', '.join(TABLE_SUFFIXES)}); give a file.")
+    return files
+
+
+def is_table_name(name: str) -> bool:
+    """Whether a file name ends as a table's does, compressed or not."""
+    return name.lower().removesuffix(".gz").endswith(TABLE_SUFFIXES) and not name.startswith(".")
+
+
+def read_file(path: Path) -> bytes:
+    """The bytes of a file. Raises InputError with the reason of the operating system."""
+    try:
+        return path.read_bytes()
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error}).") from error
+
+
+def parse_bytes(name: str, data: bytes) -> RawTable:
+    """One table from the content of one file; what it is shows in its first bytes, not in its name."""
+    if data[:2] == b"\x1f\x8b":
+        data = _gunzip(name, data)
+    if data[:4] == b"PAR1":
+        from scaling.readers.records import parse_parquet
+
+        return parse_parquet(name, data)
+    if data[:4] == b"PK\x03\x04":
+        raise InputError(f"{name}: this is a zip archive or a spreadsheet. Save the sheet as CSV and give that.")
+    notes: list[str] = []
+    text = decode_text(name, data, notes)
+    if not text.strip():
+        raise InputError(f"{name}: the file is empty.")
+    table = _parse_text(name, text)
+    table.notes[:0] = notes
+    return table
+
+
+def _parse_text(name: str, text: bytes) -> RawTable:
+    from scaling.readers.delimited import parse_delimited
+    from scaling.readers.records import parse_json
+
+    if text.lstrip()[:1] in (b"{", b"["):
+        return parse_json(name, text)
+    return parse_delimited(name, text)
+
+
+def _gunzip(name: str, data: bytes) -> bytes:
+    try:
+        return gzip.decompress(data)
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"{name}: the gzip data is truncated or damaged ({error}). Copy the file again.") from error
+
+
+def decode_text(name: str, data: bytes, notes: list[str]) -> bytes:
+    r"""UTF-8 bytes with "\n" line ends, from UTF-8, UTF-16 with a byte-order mark, or Windows-1252."""
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        try:
+            data = data.decode("utf-16").encode("utf-8")
+        except UnicodeError as error:
+            raise InputError(f"{name}: starts like UTF-16 text but is not ({error}).") from error
+        notes.append("decoded from UTF-16")
+    data = data.removeprefix(b"\xef\xbb\xbf")
+    zero = data.find(b"\x00")
+    if zero >= 0:
+        raise InputError(f"{name}: byte {zero} is zero: a binary file, not a table. Export it as CSV or JSON.")
+    data = _to_utf8(name, data, notes)
+    if b"\r" in data:
+        data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    return data
+
+
+def _to_utf8(name: str, data: bytes, notes: list[str]) -> bytes:
+    try:
+        data.decode("utf-8")
+        return data
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+    try:
+        text = data.decode("cp1252")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{name} line {line}: bytes that are neither UTF-8 nor Windows-1252 text.") from error
+    notes.append(f"decoded from Windows-1252 (line {line} is not UTF-8)")
+    return text.encode("utf-8")

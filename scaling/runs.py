@@ -1,0 +1,289 @@
+"""The runs table: `read_runs` maps any table onto params, tokens, loss and flops, and says how; `validate_runs` checks one.
+
+Everything that is left out stands in `Runs.excluded` with its line and reason; everything that was understood, converted
+or derived in `Runs.notes`. What deserves doubt but stays in is in `Runs.warnings`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from scaling import quality, selection
+from scaling.errors import InputError
+from scaling.quality import Label
+from scaling.readers import read_tables
+from scaling.readers.columns import parse_mapping
+from scaling.readers.compute import explain_compute
+from scaling.readers.interpret import CANONICAL, Interpreted, interpret
+
+REQUIRED = ("params", "tokens", "loss")
+
+
+@dataclass(frozen=True)
+class Exclusion:
+    """A row that takes no part, where it stands and why."""
+
+    row: int  # line in its file, the header being line 1 (record number in JSON and Parquet)
+    run_id: str | None
+    reason: str
+    source: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"row": self.row, "run_id": self.run_id, "reason": self.reason}
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Usable runs and the account of how they were read.
+
+    `table` holds float64 `params`, `tokens`, `loss`, `flops`, then `row` and `source`, `run_id` where there is one, and
+    every other column under the name it has in the file; `column` finds any of them by file name, role or own name.
+    """
+
+    table: pd.DataFrame
+    excluded: list[Exclusion] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    sources: list[str] = field(default_factory=list)
+    names: dict[str, str] = field(default_factory=dict)  # header in the file -> column of `table`
+    roles: dict[str, str] = field(default_factory=dict)  # "learning_rate" -> column of `table`
+    labels: list[Label] = field(default_factory=list)
+    metric: str = "nats_per_token"
+    n_rows: int = 0  # rows that were read, before any was left out
+    left_out: pd.DataFrame | None = None  # the rows of `excluded` that are unusable, with `status` and `reason`
+    unit: str = "line"
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def column(self, name: str) -> str:
+        """The column of `table` for a header as in the file, a role ("learning_rate") or a name of ours.
+
+        Raises InputError that lists the columns.
+        """
+        return selection.find_column(name, self.table, self.names, self.roles)
+
+    def summary(self) -> str:
+        """"41 rows, 2 diverged and 1 unfinished left out (lines 14, 20, 33)"."""
+        return quality.summarise(self.n_rows, self.excluded, self.unit)
+
+
+def read_runs(
+    sources: Any,
+    *,
+    mapping: Mapping[str, str] | Sequence[str] | None = None,
+    where: str | Sequence[str] | None = None,
+    exclude: Sequence[str] = (),
+    last_of: str | None = None,
+    best_of: str | None = None,
+    drop_top_loss: int = 0,
+    metric: str | None = None,
+    group_by: str | None = None,
+    skip_bad_rows: bool = False,
+) -> Runs:
+    """Read runs from files, globs, folders, "-" or tracker addresses; map, convert, select and label them.
+
+    mapping: {"params": "Model Size"} or ["params=Model Size"], for what the headers leave open.
+    where: a condition such as "dataset == 'c4' and params < 1e9", or several that must all hold.
+    exclude: run ids, or "line 14". last_of: a column that names the run of a checkpoint; its last one stays.
+    best_of: a column that was swept, such as the learning rate; the lowest loss per (N, D) stays.
+    drop_top_loss: how many of the highest losses to leave out. metric: what the loss is in, when its name does not say.
+    group_by: a column within whose values last_of, best_of and drop_top_loss work.
+    skip_bad_rows: leave out rows whose numbers are unusable, with their reasons, where otherwise the reading stops.
+
+    Raises InputError: one message with file, line, value and what to do.
+    """
+    wanted = parse_mapping(mapping)
+    tables = read_tables(sources)
+    parts = [interpret(table, mapping=wanted, metric=metric) for table in tables]
+    draft = _Draft(parts, [table.name for table in tables])
+    conditions = [where] if isinstance(where, str) else list(where or ())
+    for condition in conditions:
+        draft.keep_where(condition)
+    draft.exclude(exclude)
+    draft.leave_out_unfinished()
+    draft.leave_out_unusable(skip_bad_rows)
+    groups = [draft.column(group_by)] if group_by else []
+    draft.select(last_of, best_of, drop_top_loss, groups)
+    return draft.finish()
+
+
+class _Draft:
+    """The rows while they are being sorted into used and left out."""
+
+    def __init__(self, parts: list[Interpreted], sources: list[str]):
+        _align(parts)
+        self.sources = sources
+        self.frame = pd.concat([part.frame for part in parts], ignore_index=True) if len(parts) > 1 else parts[0].frame
+        self.names = {k: v for part in parts for k, v in part.names.items()}
+        self.roles = {k: v for part in parts for k, v in part.roles.items()}
+        self.unit = parts[0].unit
+        self.unreadable = _joined([part.unreadable for part in parts], [len(part.frame) for part in parts])
+        self.notes = _by_file(sources, [part.notes for part in parts])
+        self.warnings = _by_file(sources, [part.warnings for part in parts])
+        metrics = {part.metric for part in parts}
+        self.metric = metrics.pop() if len(metrics) == 1 else "mixed"
+        self.metrics_by_file = [part.metric for part in parts]
+        self.n_rows = len(self.frame)
+        self.excluded: list[Exclusion] = []
+        self.left_out: list[pd.DataFrame] = []
+
+    def column(self, name: str) -> str:
+        return selection.find_column(name, self.frame, self.names, self.roles)
+
+    def place(self, index: int) -> str:
+        """Where a row stands, for a message."""
+        return f"{self.frame.at[index, '_file']} {self.unit} {self.frame.at[index, 'row']}"
+
+    def drop(self, rows: np.ndarray, reasons: Sequence[str] | str, status: Sequence[str] | None = None) -> None:
+        """Leave out the rows where `rows` is True; those with a `status` are unusable, the others only not wanted."""
+        gone = self.frame.loc[rows]
+        texts = [reasons] * len(gone) if isinstance(reasons, str) else list(reasons)
+        ids = gone["run_id"] if "run_id" in gone else pd.Series([None] * len(gone), dtype=object)
+        for row, run_id, text, source in zip(gone["row"], ids, texts, gone["_file"], strict=True):
+            self.excluded.append(Exclusion(int(row), None if pd.isna(run_id) else str(run_id), text, str(source)))
+        if status is not None and len(gone):
+            self.left_out.append(gone.assign(status=list(status), reason=texts))
+        self.frame = self.frame.loc[~rows]
+
+    def keep_where(self, condition: str) -> None:
+        before = len(self.frame)
+        keep = selection.where(self.frame, condition, self.column)
+        self.frame = self.frame.loc[keep]
+        if self.frame.empty:
+            raise InputError(f'--where "{condition}" keeps none of the {before} rows.')
+        self.notes.append(f'where "{condition}": {len(self.frame)} of {before} rows')
+        self.n_rows = len(self.frame)
+
+    def exclude(self, wanted: Sequence[str]) -> None:
+        ids = self.frame["run_id"].astype(str) if "run_id" in self.frame else None
+        for name in wanted:
+            line = name.split()[-1] if name.startswith(("line ", "record ")) else ""
+            rows = (self.frame["row"] == int(line)) if line.isdigit() else (ids == name) if ids is not None else None
+            if rows is None or not rows.any():
+                known = "the table has no run_id; write" if ids is None else "no run has this id. Known ids:"
+                some = '"line 14"' if ids is None else ", ".join(ids[:5]) + (", .." if len(ids) > 5 else "")
+                raise InputError(f'--exclude "{name}": {known} {some}.')
+            self.drop(rows.to_numpy(), "excluded by name")
+
+    def leave_out_unfinished(self) -> None:
+        """Rows whose status is not "done" take no part, whatever their numbers."""
+        if "status" not in self.frame:
+            return
+        labels = quality.read_status(self.frame["status"])
+        rows = labels != "done"
+        self.drop(rows, [quality.say_status(s) for s in self.frame["status"][rows]], list(labels[rows]))
+
+    def leave_out_unusable(self, skip: bool) -> None:
+        """Rows with numbers that no law can hold: the reading stops at the first, or leaves them out when told to."""
+        faults = quality.find_faults(self.frame, self.unreadable, self.metric)
+        if faults and not skip:
+            index, fault = next(iter(faults.items()))
+            more = f" ({len(faults) - 1} more rows are like it.)" if len(faults) > 1 else ""
+            raise InputError(f"{self.place(index)}: {fault.text}. {fault.advice}{more}")
+        rows = self.frame.index.isin(list(faults))
+        ordered = [faults[index] for index in self.frame.index[rows]]
+        self.drop(rows, [fault.text for fault in ordered], [fault.status for fault in ordered])
+
+    def select(self, last_of: str | None, best_of: str | None, drop_top_loss: int, groups: list[str]) -> None:
+        if self.frame.empty:
+            return
+        if last_of is not None:
+            run = self.column(last_of)
+            self.drop(~selection.last_of(self.frame, run), f"not the last checkpoint of its {last_of}")
+        if best_of is not None:
+            swept = self.column(best_of)
+            before, values = len(self.frame), self.frame[swept].nunique()
+            self.drop(~selection.best_of(self.frame, groups), f"not the lowest loss over {best_of} at its N and D")
+            self.notes.append(
+                f"best of {best_of} ({values} values): {len(self.frame)} (N, D) cells kept, "
+                f"{before - len(self.frame)} runs set aside"
+            )
+        if drop_top_loss:
+            self.drop(selection.top_loss(self.frame, drop_top_loss), f"one of the {drop_top_loss} highest losses")
+
+    def finish(self) -> Runs:
+        table = self.frame.drop(columns="_file").reset_index(drop=True)
+        labels = quality.label_rows(table, self.roles, self.unit)
+        notes, doubts = explain_compute(table, self.roles)
+        order = {source: place for place, source in enumerate(self.sources)}
+        return Runs(
+            table=table,
+            excluded=sorted(self.excluded, key=lambda e: (order.get(e.source, 0), e.row)),
+            notes=self.notes + notes,
+            warnings=self.warnings + doubts + quality.say_labels(labels, self.unit),
+            sources=self.sources,
+            names=self.names,
+            roles=self.roles,
+            labels=labels,
+            metric=self.metric,
+            n_rows=self.n_rows,
+            left_out=pd.concat(self.left_out).drop(columns="_file") if self.left_out else None,
+            unit=self.unit,
+        )
+
+
+def _align(parts: list[Interpreted]) -> None:
+    """One column name per role over all files, and the file of each row."""
+    for role in {role for part in parts for role in part.roles}:
+        used = {part.roles[role] for part in parts if role in part.roles}
+        if len(used) > 1:
+            for part in parts:
+                if role in part.roles and part.roles[role] != role:
+                    part.frame = part.frame.rename(columns={part.roles[role]: role})
+                    part.names[part.roles[role]] = part.roles[role] = role
+    for part in parts:
+        part.frame["_file"] = part.source
+
+
+def _joined(unreadable: list[dict[str, dict[int, str]]], sizes: list[int]) -> dict[str, dict[int, str]]:
+    """Cells that are no number, by role and position in the joined table."""
+    joined: dict[str, dict[int, str]] = {}
+    offset = 0
+    for part, size in zip(unreadable, sizes, strict=True):
+        for role, found in part.items():
+            joined.setdefault(role, {}).update({offset + position: text for position, text in found.items()})
+        offset += size
+    return joined
+
+
+def _by_file(sources: list[str], messages: list[list[str]]) -> list[str]:
+    """Messages once each: plain when every file shares them, else with the file they are about."""
+    counts: dict[str, list[str]] = {}
+    for source, own in zip(sources, messages, strict=True):
+        for message in dict.fromkeys(own):
+            counts.setdefault(message, []).append(source)
+    return [
+        m if len(files) == len(sources) else f"{files[0] if len(files) == 1 else f'{len(files)} files'}: {m}"
+        for m, files in counts.items()
+    ]
+
+
+def validate_runs(runs: pd.DataFrame) -> pd.DataFrame:
+    """A table with the columns params, tokens and loss (and flops, 6ND when absent) as float64, every one above zero.
+
+    The door of the library: what passes is trusted afterwards. Raises InputError with the row and the value.
+    """
+    missing = [name for name in REQUIRED if name not in runs.columns]
+    if missing:
+        raise InputError(f"runs: no column {', '.join(missing)}. Read foreign tables with scaling.read_runs.")
+    if runs.empty:
+        raise InputError("runs: the table has no rows.")
+    table = runs.copy()
+    for name in [c for c in CANONICAL if c in table.columns]:
+        try:
+            values = table[name].to_numpy(dtype=np.float64, na_value=np.nan)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"runs: column {name} holds something that is no number ({error}).") from error
+        bad = np.flatnonzero(~(np.isfinite(values) & (values > 0)))
+        if len(bad):
+            row = table["row"].iloc[bad[0]] if "row" in table.columns else table.index[bad[0]]
+            raise InputError(f"runs: {name} is {values[bad[0]]} in row {row}; it must be finite and above zero.")
+        table[name] = values
+    if "flops" not in table.columns:
+        table["flops"] = 6.0 * table["params"] * table["tokens"]
+    return table
+
