@@ -25,7 +25,7 @@ class FitFile:
     path: str
     law: Any
     status: str
-    draws: Any | None = None  # (resamples, constants) or None
+    draws: Any | None = None  # (resamples, constants) under draw_names, or None
     draw_names: tuple[str, ...] = ()
     flops_range: tuple[float, float] | None = None
     data: dict = field(default_factory=dict)
@@ -58,16 +58,27 @@ def decode_draws(data: dict, *, path: str = "fit.json"):
     return names, values
 
 
+def constants_of(names, draws):
+    """Draws of constants from draws of fit variables: a column `log_A` becomes `A`; others stay as they are."""
+    import numpy as np
+
+    logs = np.array([name.startswith("log_") for name in names])
+    with np.errstate(over="ignore"):
+        return tuple(name.removeprefix("log_") for name in names), np.where(logs, np.exp(np.where(logs, draws, 0)), draws)
+
+
 def read_fit(path: str | os.PathLike) -> FitFile:
     """Read a fit.json. Raises InputError (unreadable, not JSON) or LawError (a missing or impossible constant)."""
     data = read_json_object(path)
     if "law" not in data:
         raise LawError(f'{path}: no "law" in this file. Expected what scale fit --out writes.')
+    if data["law"] is None:
+        raise LawError(f"{path}: holds no law, the fit is {data.get('status', 'unknown')}. {data.get('message') or ''}".rstrip())
     try:
         law = law_from_dict(data["law"])
     except LawError as error:
         raise LawError(f"{path}: {error}") from error
-    names, draws = decode_draws(data["draws"], path=str(path)) if data.get("draws") else ((), None)
+    names, draws = constants_of(*decode_draws(data["draws"], path=str(path))) if data.get("draws") else ((), None)
     bounds = (data.get("inputs") or {}).get("flops_range")
     return FitFile(
         path=str(path),

@@ -1,0 +1,38 @@
+"""What follows from the constants: exponents, and the best split of a budget 6ND = C, for one law or thousands of draws."""
+
+import numpy as np
+
+from scaling.fitting.kernel import NAMES
+
+CONSTANTS = ("E", "A", "B", "alpha", "beta")
+
+
+def derived(theta: np.ndarray, budget: float | None = None) -> dict[str, np.ndarray]:
+    """E, A, B, alpha, beta, N_exponent, D_exponent and, at a budget in FLOP, params, tokens, tokens_per_param, loss.
+
+    theta (..., 5) holds log E, log A, log B, alpha, beta; each value comes back as (...,).
+    """
+    log_E, log_A, log_B, alpha, beta = np.moveaxis(np.asarray(theta, float), -1, 0)
+    with np.errstate(over="ignore"):
+        out = {"E": np.exp(log_E), "A": np.exp(log_A), "B": np.exp(log_B), "alpha": alpha, "beta": beta}
+        out["N_exponent"] = beta / (alpha + beta)
+        out["D_exponent"] = alpha / (alpha + beta)
+        if budget is not None:
+            log_N, log_D = log_optimum(theta, budget)
+            out["params"], out["tokens"] = np.exp(log_N), np.exp(log_D)
+            out["tokens_per_param"] = np.exp(log_D - log_N)
+            out["loss"] = np.exp(log_E) + np.exp(log_A - alpha * log_N) + np.exp(log_B - beta * log_D)
+    return out
+
+
+def log_optimum(theta: np.ndarray, budget: float) -> tuple[np.ndarray, np.ndarray]:
+    """log N* and log D* at 6ND = budget: log N* = log G + a log(C/6), G = (alpha A / (beta B))^(1/(alpha + beta))."""
+    _, log_A, log_B, alpha, beta = np.moveaxis(np.asarray(theta, float), -1, 0)
+    log_G = (np.log(alpha / beta) + log_A - log_B) / (alpha + beta)
+    log_N = log_G + beta / (alpha + beta) * np.log(budget / 6)
+    return log_N, np.log(budget / 6) - log_N
+
+
+def is_five(names) -> bool:
+    """Whether fit variables are those of the five-constant law."""
+    return tuple(names) == NAMES
