@@ -9,6 +9,7 @@ from scaling.errors import ScalingError
 
 COMMANDS = {  # name: (module, one line for --help)
     "sweep": ("sweeps.cli.sweep", "Train many small transformers over a grid of N and D."),
+    "status": ("sweeps.cli.status", "Where a sweep stands: running, done, failed, time left."),
     "fit": ("scaling.cli.fit", "Fit the loss law L(N, D) to a table of runs."),
     "allocate": ("scaling.cli.allocate", "Split a compute budget between parameters and tokens."),
     "count": ("scaling.cli.count", "Parameters, FLOPs and memory of a shape, by convention."),

@@ -1,0 +1,1 @@
+"""`scale sweep` and `scale status`. Torch-free: training happens in processes of its own."""

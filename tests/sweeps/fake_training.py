@@ -1,0 +1,80 @@
+"""A stand-in for training: the loss is a function of the configuration, the time a knob in the environment."""
+
+import math
+import os
+import time
+from dataclasses import dataclass, field
+
+from sweeps.config import RunConfig
+
+SECONDS = "FAKE_TRAINING_SECONDS"  # of one run
+MODE = "FAKE_TRAINING_MODE"
+STEPS = 10
+
+
+class Interrupted(Exception):
+    pass
+
+
+@dataclass(frozen=True)
+class Progress:
+    tokens_done: int
+    tokens_total: int
+    loss: float
+    config: RunConfig
+
+
+@dataclass(frozen=True)
+class Outcome:
+    config: RunConfig
+    status: str
+    reason: str | None
+    loss: float | None
+    loss_se: float | None
+    row: dict
+    curve: list = field(default_factory=list)
+
+
+def law(config: RunConfig) -> float:
+    return 0.5 + 20 / config.params**0.3 + 30 / config.realised_tokens**0.3 + 1e-3 * config.seed
+
+
+def train_trunk(configs, corpus, *, checkpoint=None, checkpoint_seconds=120.0, on_progress=None, should_stop=None):
+    pause = float(os.environ.get(SECONDS, "0")) / STEPS
+    done = 0
+    for config in sorted(configs, key=lambda c: c.tokens):
+        for step in range(STEPS):
+            if should_stop is not None and should_stop():
+                raise Interrupted
+            time.sleep(pause)
+            done += 1
+            if on_progress is not None:
+                on_progress(Progress(done, STEPS * len(configs), 2.0 - step / STEPS, config))
+        misbehave(config)
+        loss, tokens = law(config), config.realised_tokens
+        diverges = os.environ.get(MODE) == "diverge" and config.seed == 1
+        yield Outcome(
+            config,
+            "diverged" if diverges else "done",
+            "the loss is nan" if diverges else None,
+            math.nan if diverges else loss,
+            1e-3,
+            {
+                "unique_tokens": tokens,
+                "tokenizer": "bytes",
+                "bits_per_byte": loss / math.log(2),
+                "wall_seconds": time.time(),
+            },
+            [
+                {"tokens": tokens // 2, "loss": loss + 0.1, "part": "trunk"},
+                {"tokens": tokens, "loss": loss, "part": "end"},
+            ],
+        )
+
+
+def misbehave(config: RunConfig) -> None:
+    mode = os.environ.get(MODE, "")
+    if mode == "raise" and config.seed == 1:
+        raise RuntimeError("a defect in training")
+    if mode == "die" and config.seed == 1:
+        os.kill(os.getpid(), 9)
