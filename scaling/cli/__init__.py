@@ -14,6 +14,8 @@ COMMANDS = {  # name: (module, one line for --help)
     "allocate": ("scaling.cli.allocate", "Split a compute budget between parameters and tokens."),
     "count": ("scaling.cli.count", "Parameters, FLOPs and memory of a shape, by convention."),
     "cost": ("scaling.cli.cost", "From which n attention costs more than the rest of a layer."),
+    "demo": ("sweeps.cli.demo", "Train the lecture's small transformer in a minute and look inside."),
+    "generate": ("sweeps.cli.generate", "Go on from a prompt with a trained model."),
 }
 
 
