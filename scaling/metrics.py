@@ -1,6 +1,6 @@
 """Units of a loss: nats per token, bits per token, bits per byte, perplexity; converted only when nothing is assumed.
 
-    nats per token = ln(perplexity) = ln 2 x bits per token = ln 2 x bits per byte x bytes per token
+nats per token = ln(perplexity) = ln 2 x bits per token = ln 2 x bits per byte x bytes per token
 """
 
 import math
@@ -22,8 +22,8 @@ METRICS = {
     "other": "a unit of its own",
 }
 _ALIASES = {
-    "": NATS, "nats": NATS, "nats/token": NATS, "nat/token": NATS, "nats per token": NATS, "nats-per-token": NATS, "nll": NATS,
-    "cross-entropy": NATS, "cross_entropy": NATS, "crossentropy": NATS, "ce": NATS, "ce_loss": NATS, "loss": NATS, "nan": NATS,
+    "": NATS, "nats": NATS, "nats/token": NATS, "nat/token": NATS, "nats per token": NATS, "nll": NATS,
+    "cross-entropy": NATS, "cross_entropy": NATS, "crossentropy": NATS, "ce": NATS, "ce_loss": NATS, "nan": NATS,
     "bpt": "bits_per_token", "bits/token": "bits_per_token", "bits per token": "bits_per_token",
     "bpb": "bits_per_byte", "bits/byte": "bits_per_byte", "bits per byte": "bits_per_byte",
     "bpc": "bits_per_character", "bits/char": "bits_per_character", "bits per character": "bits_per_character",
@@ -57,6 +57,10 @@ def to_nats(loss: np.ndarray, metric: str, bytes_per_token: np.ndarray | None) -
         known = bytes_per_token is not None and len(loss) > 0 and bool(np.all(bytes_per_token > 0))
         if known and bytes_per_token is not None:
             scale = math.log(2) if metric == "bits_per_byte" else 1.0
-            return loss * bytes_per_token * scale, NATS, f"loss = {'ln 2 x ' * (scale != 1)}{METRICS[metric]} x bytes per token"
+            return (
+                loss * bytes_per_token * scale,
+                NATS,
+                f"loss = {'ln 2 x ' * (scale != 1)}{METRICS[metric]} x bytes per token",
+            )
         return loss, metric, f"loss stays in {METRICS[metric]}: nats per token need bytes_per_token for every row"
     return loss, metric, f"loss stays in {METRICS[metric]}"

@@ -1,7 +1,7 @@
-"""The runs table: `read_runs` maps any table onto params, tokens, loss and flops, and says how; `validate_runs` checks one.
+"""The runs table: `read_runs` maps any table onto params, tokens, loss and flops; `validate_runs` checks one.
 
-Everything that is left out stands in `Runs.excluded` with its line and reason; everything that was understood, converted
-or derived in `Runs.notes`. What deserves doubt but stays in is in `Runs.warnings`.
+Everything that is left out stands in `Runs.excluded` with its line and reason; everything that was understood,
+converted or derived in `Runs.notes`. What deserves doubt but stays in is in `Runs.warnings`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,13 +11,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from scaling import quality, selection
+from scaling import quality, selection, studies
+from scaling.budget_quality import label_budgets
 from scaling.errors import InputError
 from scaling.quality import Label
 from scaling.readers import read_tables
+from scaling.readers.choosing import CANONICAL
 from scaling.readers.columns import parse_mapping
 from scaling.readers.compute import explain_compute
-from scaling.readers.interpret import CANONICAL, Interpreted, interpret
+from scaling.readers.interpret import Interpreted, interpret
 
 REQUIRED = ("params", "tokens", "loss")
 
@@ -30,6 +32,7 @@ class Exclusion:
     run_id: str | None
     reason: str
     source: str = ""
+    label: str = ""  # the reason in a word or two: "diverged"
 
     def to_dict(self) -> dict[str, Any]:
         return {"row": self.row, "run_id": self.run_id, "reason": self.reason}
@@ -53,7 +56,7 @@ class Runs:
     labels: list[Label] = field(default_factory=list)
     metric: str = "nats_per_token"
     n_rows: int = 0  # rows that were read, before any was left out
-    left_out: pd.DataFrame | None = None  # the rows of `excluded` that are unusable, with `status` and `reason`
+    left_out: pd.DataFrame | None = None  # unusable rows, with `status` and `reason`; None when there are none
     unit: str = "line"
 
     def __len__(self) -> int:
@@ -67,7 +70,7 @@ class Runs:
         return selection.find_column(name, self.table, self.names, self.roles)
 
     def summary(self) -> str:
-        """"41 rows, 2 diverged and 1 unfinished left out (lines 14, 20, 33)"."""
+        """ "41 rows, 2 diverged and 1 unfinished left out (lines 14, 20, 33)"."""
         return quality.summarise(self.n_rows, self.excluded, self.unit)
 
 
@@ -121,12 +124,11 @@ class _Draft:
         self.names = {k: v for part in parts for k, v in part.names.items()}
         self.roles = {k: v for part in parts for k, v in part.roles.items()}
         self.unit = parts[0].unit
-        self.unreadable = _joined([part.unreadable for part in parts], [len(part.frame) for part in parts])
+        self.texts = _joined([part.texts for part in parts], [len(part.frame) for part in parts])
         self.notes = _by_file(sources, [part.notes for part in parts])
         self.warnings = _by_file(sources, [part.warnings for part in parts])
         metrics = {part.metric for part in parts}
         self.metric = metrics.pop() if len(metrics) == 1 else "mixed"
-        self.metrics_by_file = [part.metric for part in parts]
         self.n_rows = len(self.frame)
         self.excluded: list[Exclusion] = []
         self.left_out: list[pd.DataFrame] = []
@@ -138,83 +140,93 @@ class _Draft:
         """Where a row stands, for a message."""
         return f"{self.frame.at[index, '_file']} {self.unit} {self.frame.at[index, 'row']}"
 
-    def drop(self, rows: np.ndarray, reasons: Sequence[str] | str, status: Sequence[str] | None = None) -> None:
+    def drop(self, rows: np.ndarray, reasons: list[str] | str, labels: list[str] | str, status: Any = None) -> None:
         """Leave out the rows where `rows` is True; those with a `status` are unusable, the others only not wanted."""
+        if not rows.any():
+            return
         gone = self.frame.loc[rows]
-        texts = [reasons] * len(gone) if isinstance(reasons, str) else list(reasons)
-        ids = gone["run_id"] if "run_id" in gone else pd.Series([None] * len(gone), dtype=object)
-        for row, run_id, text, source in zip(gone["row"], ids, texts, gone["_file"], strict=True):
-            self.excluded.append(Exclusion(int(row), None if pd.isna(run_id) else str(run_id), text, str(source)))
-        if status is not None and len(gone):
-            self.left_out.append(gone.assign(status=list(status), reason=texts))
+        reasons = [reasons] * len(gone) if isinstance(reasons, str) else reasons
+        labels = [labels] * len(gone) if isinstance(labels, str) else labels
+        ids = gone["run_id"] if "run_id" in gone else [None] * len(gone)
+        for row, run_id, reason, source, label in zip(gone["row"], ids, reasons, gone["_file"], labels, strict=True):
+            name = None if pd.isna(run_id) else str(run_id)
+            self.excluded.append(Exclusion(int(row), name, reason, str(source), label))
+        if status is not None:
+            self.left_out.append(gone.assign(status=status, reason=reasons))
         self.frame = self.frame.loc[~rows]
 
     def keep_where(self, condition: str) -> None:
         before = len(self.frame)
-        keep = selection.where(self.frame, condition, self.column)
-        self.frame = self.frame.loc[keep]
+        self.frame = self.frame.loc[selection.where(self.frame, condition, self.column)]
         if self.frame.empty:
             raise InputError(f'--where "{condition}" keeps none of the {before} rows.')
         self.notes.append(f'where "{condition}": {len(self.frame)} of {before} rows')
         self.n_rows = len(self.frame)
 
     def exclude(self, wanted: Sequence[str]) -> None:
-        ids = self.frame["run_id"].astype(str) if "run_id" in self.frame else None
         for name in wanted:
-            line = name.split()[-1] if name.startswith(("line ", "record ")) else ""
-            rows = (self.frame["row"] == int(line)) if line.isdigit() else (ids == name) if ids is not None else None
-            if rows is None or not rows.any():
-                known = "the table has no run_id; write" if ids is None else "no run has this id. Known ids:"
-                some = '"line 14"' if ids is None else ", ".join(ids[:5]) + (", .." if len(ids) > 5 else "")
-                raise InputError(f'--exclude "{name}": {known} {some}.')
-            self.drop(rows.to_numpy(), "excluded by name")
+            self.drop(selection.named(self.frame, name), "excluded by name", "excluded by name")
 
     def leave_out_unfinished(self) -> None:
         """Rows whose status is not "done" take no part, whatever their numbers."""
         if "status" not in self.frame:
             return
-        labels = quality.read_status(self.frame["status"])
-        rows = labels != "done"
-        self.drop(rows, [quality.say_status(s) for s in self.frame["status"][rows]], list(labels[rows]))
+        status = quality.read_status(self.frame["status"])
+        rows = status != "done"
+        reasons = [quality.say_status(text) for text in self.frame["status"][rows]]
+        self.drop(rows, reasons, list(status[rows]), status[rows])
 
     def leave_out_unusable(self, skip: bool) -> None:
         """Rows with numbers that no law can hold: the reading stops at the first, or leaves them out when told to."""
-        faults = quality.find_faults(self.frame, self.unreadable, self.metric)
+        faults = quality.find_faults(self.frame, self.texts, self.unit)
         if faults and not skip:
             index, fault = next(iter(faults.items()))
-            more = f" ({len(faults) - 1} more rows are like it.)" if len(faults) > 1 else ""
-            raise InputError(f"{self.place(index)}: {fault.text}. {fault.advice}{more}")
-        rows = self.frame.index.isin(list(faults))
-        ordered = [faults[index] for index in self.frame.index[rows]]
-        self.drop(rows, [fault.text for fault in ordered], [fault.status for fault in ordered])
+            more = f" {len(faults) - 1} more rows are unusable." if len(faults) > 1 else ""
+            raise InputError(
+                f"{self.place(index)}: {fault.text}. {fault.advice}{more} "
+                f"To leave {'such rows' if more else 'it'} out, listed, add --skip-bad-rows."
+            )
+        rows = np.asarray(self.frame.index.isin(list(faults)))
+        found = [faults[index] for index in self.frame.index[rows]]
+        self.drop(rows, [f.text for f in found], [f.label for f in found], [f.status for f in found])
 
     def select(self, last_of: str | None, best_of: str | None, drop_top_loss: int, groups: list[str]) -> None:
         if self.frame.empty:
-            return
-        if last_of is not None:
-            run = self.column(last_of)
-            self.drop(~selection.last_of(self.frame, run), f"not the last checkpoint of its {last_of}")
-        if best_of is not None:
-            swept = self.column(best_of)
-            before, values = len(self.frame), self.frame[swept].nunique()
-            self.drop(~selection.best_of(self.frame, groups), f"not the lowest loss over {best_of} at its N and D")
-            self.notes.append(
-                f"best of {best_of} ({values} values): {len(self.frame)} (N, D) cells kept, "
-                f"{before - len(self.frame)} runs set aside"
+            left = quality.summarise(self.n_rows, self.excluded, self.unit)
+            done = (
+                f" Only status {', '.join(quality.STATUSES['done'].split())} count." if "status" in self.frame else ""
             )
+            raise InputError(f"{', '.join(self.sources[:3])}: no usable row. {left}.{done}")
+        if last_of is not None:
+            keep = selection.last_of(self.frame, self.column(last_of))
+            self.drop(~keep, f"not the last checkpoint of its {last_of}", f"not the last of {last_of}")
+        if best_of is not None:
+            self.best_of(best_of, groups)
         if drop_top_loss:
-            self.drop(selection.top_loss(self.frame, drop_top_loss), f"one of the {drop_top_loss} highest losses")
+            reason = f"one of the {drop_top_loss} highest losses"
+            self.drop(selection.top_loss(self.frame, drop_top_loss), reason, "of the highest loss")
+
+    def best_of(self, swept: str, groups: list[str]) -> None:
+        values, before = self.frame[self.column(swept)].nunique(), len(self.frame)
+        keep = selection.best_of(self.frame, groups)
+        self.drop(~keep, f"not the lowest loss over {swept} at its N and D", f"not the best of {swept}")
+        after = len(self.frame)
+        self.notes.append(f"best of {swept} ({values} values): {after} (N, D) cells, {before - after} runs set aside")
 
     def finish(self) -> Runs:
         table = self.frame.drop(columns="_file").reset_index(drop=True)
-        labels = quality.label_rows(table, self.roles, self.unit)
+        labels = [
+            *quality.label_rows(table, self.roles, self.unit),
+            *label_budgets(table, self.unit),
+            *studies.label_studies(table, self.roles),
+        ]
         notes, doubts = explain_compute(table, self.roles)
         order = {source: place for place, source in enumerate(self.sources)}
         return Runs(
             table=table,
             excluded=sorted(self.excluded, key=lambda e: (order.get(e.source, 0), e.row)),
             notes=self.notes + notes,
-            warnings=self.warnings + doubts + quality.say_labels(labels, self.unit),
+            warnings=self.warnings + doubts + [f"{label.label}: {label.text}" for label in labels],
             sources=self.sources,
             names=self.names,
             roles=self.roles,
@@ -286,4 +298,3 @@ def validate_runs(runs: pd.DataFrame) -> pd.DataFrame:
     if "flops" not in table.columns:
         table["flops"] = 6.0 * table["params"] * table["tokens"]
     return table
-

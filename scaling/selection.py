@@ -201,3 +201,21 @@ def find_column(name: str, frame: pd.DataFrame, names: Mapping[str, str], roles:
     if name in roles:
         return roles[name]
     raise InputError(f'no column "{name}". Columns: {list_columns([*frame.columns, *names])}.')
+
+
+def named(frame: pd.DataFrame, name: str) -> np.ndarray:
+    """Rows with a run id, or "line 14". Raises InputError when there is none."""
+    kind, _, number = name.partition(" ")
+    if kind in ("line", "record", "row") and number.strip().isdigit():
+        rows = (frame["row"] == int(number)).to_numpy()
+        if rows.any():
+            return rows
+        raise InputError(f'--exclude "{name}": no row stands there.')
+    if "run_id" not in frame:
+        raise InputError(f'--exclude "{name}": the table has no column of run ids. Write --exclude "line 14".')
+    ids = frame["run_id"].astype(str)
+    rows = (ids == name).to_numpy()
+    if not rows.any():
+        known = ", ".join(ids.head(5)) + (", .." if len(ids) > 5 else "")
+        raise InputError(f'--exclude "{name}": no run has this id. Known ids: {known}.')
+    return rows

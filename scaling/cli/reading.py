@@ -39,8 +39,8 @@ def read_from_options(options: dict[str, Any], *, group_by: str | None = None, o
     With `one_study`, runs of several metrics, tokenizers, evaluation sets, corpora or code versions are refused unless
     `group_by` or --pool names the column that tells them apart.
     """
-    from scaling.quality import require_one_study
     from scaling.runs import read_runs
+    from scaling.studies import require_one_study
 
     chosen = {name: options.pop(name) for name in NAMES}
     pool = chosen.pop("pool")

@@ -29,6 +29,7 @@ def parse_delimited(name: str, data: bytes) -> RawTable:
     if table is None:
         table = _exact(name, data, header_line, offset, delimiter)
     table.notes.extend(notes)
+    table.comma_decimals = delimiter == ";"
     return _drop_empty_rows(_merge_doubles(table, header_line))
 
 

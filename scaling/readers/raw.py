@@ -1,4 +1,4 @@
-"""From a path, a glob, a folder or standard input to raw tables: find the files, undo gzip and encodings, pick a format."""
+"""From a path, a glob, a folder or standard input to raw tables: undo gzip and encodings."""
 
 import gzip
 import sys
@@ -25,6 +25,7 @@ class RawTable:
     frame: "pd.DataFrame"
     lines: "np.ndarray"  # 1-based: line numbers with the header as line 1, or record numbers
     unit: str = "line"  # "line" or "record"
+    comma_decimals: bool = False  # whether a comma can be a decimal mark, as in text delimited by ";"
     notes: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
