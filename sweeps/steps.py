@@ -1,12 +1,16 @@
-"""One training step's loss and gradients."""
+"""One training step's loss and gradients, by the fastest way a configuration allows."""
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from sweeps import hand_step
 from sweeps.config import RunConfig
 from sweeps.flat import FlatParameters
+from sweeps.hand_step import HandStep
 from sweeps.model import Transformer
+
+_WINDOWS_AT_ONCE = 64
 
 
 class AutogradStep:
@@ -25,8 +29,23 @@ class AutogradStep:
         loss.backward()
         return loss.detach() / targets.numel()
 
+    @torch.inference_mode()
+    def window_losses(self, windows: Tensor) -> Tensor:
+        """Mean loss of each window (n, T + 1) under the current weights, (n,) in float64."""
+        return torch.cat([self._window_losses(part.long()) for part in windows.split(_WINDOWS_AT_ONCE)])
 
-def make_step(config: RunConfig) -> AutogradStep:
-    """The step of a configuration, with a freshly initialised model."""
+    def _window_losses(self, windows: Tensor) -> Tensor:
+        logits = self.model(windows[:, :-1]).float()  # (B, T, V)
+        losses = F.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten(), reduction="none")
+        return losses.view(len(windows), -1).mean(dim=1, dtype=torch.float64)
+
+
+def make_step(config: RunConfig) -> HandStep | AutogradStep:
+    """The step of a configuration, with a freshly initialised model: written out on a CPU, automatic elsewhere.
+
+    A worker is one process with one thread: two threads in one process were slower than one in each of two.
+    """
     torch.set_num_threads(1)
+    if config.device == "cpu" and config.positions in hand_step.POSITIONS:
+        return hand_step.HandStep(config)
     return AutogradStep(config)

@@ -182,7 +182,8 @@ class _Column:
         if not self.mean < math.log(config.vocab_size) + EXPLODED:
             tokens = self.position * config.batch_tokens
             what = f"rose to {loss:.2f}" if math.isfinite(loss) else f"is {loss}"
-            self.failure = f"the training loss {what} at step {self.position} ({tokens:,} tokens); lower the learning rate"
+            where = f"at step {self.position} ({tokens:,} tokens)"
+            self.failure = f"the training loss {what} {where}; lower the learning rate"
             return False
         self._tick(config)
         return True
@@ -206,7 +207,7 @@ class _Column:
 
     def _held_out(self, windows: int | None = None) -> HeldOut:
         with self.spent.evaluating():
-            return self.evaluator.evaluate(self.step.model, windows=windows)
+            return self.evaluator.evaluate(self.step, windows=windows)
 
     def _finish(self, config: RunConfig, held_out: HeldOut | None, reason: str | None) -> None:
         self.spent.count()
