@@ -19,7 +19,7 @@ import numpy as np
 from scaling.errors import InputError
 from sweeps.documents import SourceFile, list_sources, read_documents
 
-FORMAT = 2  # of the cache; raise it when the split or the layout changes
+FORMAT = 3  # of the cache; raise it when the split or the layout changes
 VALIDATION_FRACTION = 0.1
 VALIDATION_BYTES = 3_000_000  # at most: 23,000 windows of 128 bytes
 END_OF_DOCUMENT = b"\0"
@@ -35,6 +35,7 @@ class Corpus:
     hash: str  # of the content of both parts: 16 hex digits
     train: np.ndarray = field(repr=False, compare=False)  # (n,) uint8
     validation: np.ndarray = field(repr=False, compare=False)  # (m,) uint8
+    pair_losses: np.ndarray = field(repr=False, compare=False)  # (256, 256): -log p(next | this) in the training part
     n_files: int
     n_documents: int
     n_duplicates: int  # whole-document copies left out
@@ -82,12 +83,14 @@ def _fingerprint(spec: str, sources: list[SourceFile]) -> str:
 def _open(spec: str, folder: Path) -> Corpus:
     try:
         meta = json.loads((folder / "meta.json").read_text())
+        pair_losses = np.load(folder / "pair_losses.npy", allow_pickle=False)
         files = (folder / f"{part}.bin" for part in ("train", "validation"))
         train, validation = (np.memmap(file, dtype=np.uint8, mode="r") for file in files)
         if (len(train), len(validation)) != (meta["train_bytes"], meta["validation_bytes"]):
             raise ValueError("a part has another length than its record says")
         counts = {name: meta[name] for name in ("n_files", "n_documents", "n_duplicates", "n_near_duplicates")}
-        return Corpus(name=spec, hash=meta["hash"], train=train, validation=validation, folder=folder, **counts)
+        arrays = {"train": train, "validation": validation, "pair_losses": pair_losses}
+        return Corpus(name=spec, hash=meta["hash"], folder=folder, **arrays, **counts)
     except (OSError, ValueError, KeyError) as error:
         raise InputError(f"corpus: the cache {folder} cannot be read ({error}). Delete that folder.") from error
 
@@ -101,6 +104,8 @@ def _build(spec: str, sources: list[SourceFile], folder: Path) -> None:
         raise InputError(f"corpus: cannot write a cache in {folder.parent} ({error.strerror or error}).") from error
     try:
         meta = _write_parts(spec, sources, temporary)
+        train = np.memmap(temporary / "train.bin", dtype=np.uint8, mode="r")
+        np.save(temporary / "pair_losses.npy", _pair_losses(train))
         (temporary / "meta.json").write_text(json.dumps(meta, indent=2))
         os.rename(temporary, folder)
     except OSError as error:
@@ -140,6 +145,16 @@ def _write_parts(spec: str, sources: list[SourceFile], folder: Path) -> dict:
         "n_duplicates": sum(size > 0 for size in sizes) - len(kept),
         "n_near_duplicates": len(near),
     }
+
+
+def _pair_losses(tokens: np.ndarray) -> np.ndarray:
+    """-log p(next byte | byte), with a tenth of a count added everywhere: how hard a text is, roughly."""
+    counts = np.full(65536, 0.1)
+    for start in range(0, len(tokens), 1 << 22):
+        part = tokens[start : start + (1 << 22) + 1].astype(np.int64)
+        counts += np.bincount(part[:-1] * 256 + part[1:], minlength=65536)
+    table = counts.reshape(256, 256)
+    return (np.log(table.sum(axis=1, keepdims=True)) - np.log(table)).astype(np.float32)
 
 
 def _documents(sources: list[SourceFile]) -> Iterator[bytes]:

@@ -28,7 +28,7 @@ STATE_FORMAT = 1
 EXPLODED = 0.5  # nats above ln V, the loss of a model that knows nothing, for the running mean of the training loss
 _DECAY = 0.98  # of that running mean
 _CURVE_RATIO = math.sqrt(2)  # between the token counts of the training curve
-_CURVE_START = 64  # steps
+_CURVE_START = 256  # steps
 _PROGRESS_SECONDS = 0.25
 
 
@@ -201,7 +201,7 @@ class _Column:
             raise Interrupted(f"stopped at step {self.position}")
 
     def _curve_due(self) -> bool:
-        """True at steps 64, 91, 128, ... : a ratio of sqrt 2 between neighbours."""
+        """True at steps 256, 362, 512, ... : a ratio of sqrt 2 between neighbours."""
         place = round(math.log(max(self.position, 1) / _CURVE_START, _CURVE_RATIO))
         return place >= 0 and self.position == round(_CURVE_START * _CURVE_RATIO**place)
 
