@@ -8,8 +8,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from scaling.accounting import Shape, count_parameters, flops_per_token
+from scaling.accounting import Shape, count_parameters, flops_per_token, forward_flops, training_flops
 from scaling.errors import InputError
+from scaling.hardware import SECONDS_PER_HOUR, implied_mfu
 
 
 @dataclass(frozen=True)
@@ -171,5 +172,5 @@ def training_utilisation(params: float, tokens: float, *, gpu_hours: float, peak
     for name, value in (("params", params), ("tokens", tokens), ("gpu_hours", gpu_hours), ("peak", peak)):
         if not (math.isfinite(value) and value > 0):
             raise InputError(f"{name} = {value} must be finite and above zero.")
-    training, available = 6.0 * params * tokens, gpu_hours * 3600.0 * peak
-    return Utilisation(training, 2.0 * params * tokens, available, training / available)
+    training, available = training_flops(params, tokens), gpu_hours * SECONDS_PER_HOUR * peak
+    return Utilisation(training, forward_flops(params, tokens), available, implied_mfu(training, gpu_hours, peak))

@@ -4,6 +4,7 @@ from typing import Any
 
 import click
 
+from scaling.accounting import forward_flops, training_flops
 from scaling.cli.output import format_table, print_json, warn
 from scaling.cli.shape_options import OPTION_NAMES, chosen_shape, describe_shape, shape_options
 from scaling.conventions import Utilisation, training_utilisation
@@ -114,15 +115,16 @@ def _print_run(N: float, D: float | None, gpu_hours: str | None, peak: str | Non
     if as_json:
         print_json(_run_dict(N, D, used))
         return
-    click.echo(f"Training 6ND: {6 * N * D:.4g} FLOP (N = {format_quantity(N)}, D = {format_quantity(D)})")
+    click.echo(f"Training 6ND: {training_flops(N, D):.4g} FLOP (N = {format_quantity(N)}, D = {format_quantity(D)})")
     if used is not None:
         click.echo(f"Utilisation of the run (MFU, by 6ND): {used.mfu:.1%} of {used.available:.4g} FLOP")
     share = "" if used is None else f", {used.forward_share:.1%} of what was available"
-    click.echo(f"Forward pass only, 2ND (inference, not training): {2 * N * D:.4g} FLOP{share}")
+    click.echo(f"Forward pass only, 2ND (inference, not training): {forward_flops(N, D):.4g} FLOP{share}")
 
 
 def _run_dict(N: float, D: float, used: Utilisation | None) -> dict[str, Any]:
-    data: dict[str, Any] = {"params": N, "tokens": D, "training_flops_6ND": 6 * N * D, "inference_flops_2ND": 2 * N * D}
+    data: dict[str, Any] = {"params": N, "tokens": D}
+    data |= {"training_flops_6ND": training_flops(N, D), "inference_flops_2ND": forward_flops(N, D)}
     if used is not None:
         data |= {"available_flops": used.available, "mfu": used.mfu, "inference_share_of_available": used.forward_share}
     return data
