@@ -5,26 +5,20 @@ A budget is a compute that several sizes share. Its losses should trace a parabo
 
 import numpy as np
 import pandas as pd
+from scipy.special import stdtrit
 
 from scaling.quality import Label, lines
 from scaling.quantities import format_quantity
 
 SIZES = 4  # distinct N from which a budget has a parabola with something left over
-WEAK = 0.75  # curvature, against the median of the budgets
+CONFIDENCE = 0.975  # one-sided quantile of Student's t: a curvature within its 95 % interval of zero is weak
 CENTRE = 0.2  # share of the range in log N that the minimum keeps from either end
 CHORD = 0.03  # relative height over the chord of two neighbours
 
 
 def label_budgets(table: pd.DataFrame, unit: str) -> list[Label]:
     """Doubts about the budgets of an isoFLOP table; nothing for a table that is none."""
-    groups = budgets(table)
-    curvatures = {c: _parabola(group)[0] for c, group in groups.items()}
-    upward = [value for value in curvatures.values() if value > 0]
-    typical = float(np.median(upward)) if upward else 0.0
-    labels: list[Label] = []
-    for flops, group in groups.items():
-        labels += _label_budget(flops, group, typical, unit)
-    return labels
+    return [label for flops, group in budgets(table).items() for label in _label_budget(flops, group, unit)]
 
 
 def budgets(table: pd.DataFrame) -> dict[float, pd.DataFrame]:
@@ -32,36 +26,46 @@ def budgets(table: pd.DataFrame) -> dict[float, pd.DataFrame]:
     if len(table) < SIZES or len(table) > 100_000:
         return {}
     key = np.array([float(f"{value:.4g}") for value in table["flops"]])
-    groups = {float(c): g.sort_values("params") for c, g in table.groupby(key) if g["params"].nunique() >= SIZES}
+    groups = {
+        float(key[rows[0]]): table.iloc[rows].sort_values("params")
+        for rows in _same_key(key)
+        if table["params"].iloc[rows].nunique() >= SIZES
+    }
     inside = sum(map(len, groups.values()))
     return groups if inside >= 0.5 * len(table) and len(groups) <= len(table) / SIZES else {}
 
 
+def _same_key(key: np.ndarray) -> list[np.ndarray]:
+    """Positions of equal keys, one array per key."""
+    order = np.argsort(key, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(key[order])) + 1)
+
+
 def _parabola(group: pd.DataFrame) -> tuple[float, float, float]:
-    """Curvature of the least-squares parabola over log10 N, its vertex as a share of the range, and its RMS residual."""
+    """The least-squares parabola over log10 N: curvature, its standard error, vertex as a share of the range."""
     x = np.log10(group["params"].to_numpy())
     loss = group["loss"].to_numpy()
     centred = x - x.mean()
     design = np.vander(centred, 3)
     coefficients = np.linalg.lstsq(design, loss, rcond=None)[0]
+    spare = len(x) - 3
+    noise = float(np.sum((design @ coefficients - loss) ** 2)) / spare if spare else np.nan
+    error = np.sqrt(noise * np.linalg.pinv(design.T @ design)[0, 0])
     vertex = -coefficients[1] / (2 * coefficients[0]) if coefficients[0] else np.inf
-    share = (vertex - centred.min()) / (centred.max() - centred.min())
-    return float(coefficients[0]), float(share), float(np.sqrt(np.mean((design @ coefficients - loss) ** 2)))
+    return float(coefficients[0]), float(error), float((vertex - centred.min()) / np.ptp(centred))
 
 
-def _label_budget(flops: float, group: pd.DataFrame, typical: float, unit: str) -> list[Label]:
-    curvature, vertex, _ = _parabola(group)
+def _label_budget(flops: float, group: pd.DataFrame, unit: str) -> list[Label]:
+    curvature, error, vertex = _parabola(group)
     name = f"budget {format_quantity(flops)} ({len(group)} runs)"
     rows = tuple(group["row"].tolist())
     labels = []
     best = int(group["loss"].to_numpy().argmin())
     if curvature <= 0:
         labels.append(Label("weak curvature", f"{name}: the losses open downward, so there is no optimum", rows))
-    elif curvature < WEAK * typical:
-        share = curvature / typical
-        labels.append(
-            Label("weak curvature", f"{name}: {share:.0%} of the usual curvature ({lines(rows, unit)})", rows)
-        )
+    elif curvature < stdtrit(len(group) - 3, CONFIDENCE) * error:
+        text = f"{name}: a curvature of {curvature:.2g} +- {error:.2g} is not above zero ({lines(rows, unit)})"
+        labels.append(Label("weak curvature", text, rows))
     if curvature > 0 and not 0 < vertex < 1 or best in (0, len(group) - 1):
         side = "smallest" if best == 0 or vertex <= 0 else "largest"
         labels.append(Label("edge minimum", f"{name}: the lowest loss is at the {side} size; add sizes beyond", rows))

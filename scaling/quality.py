@@ -192,23 +192,28 @@ def _rising(table: pd.DataFrame, roles: dict[str, str]) -> np.ndarray:
 
 def _near_duplicates(table: pd.DataFrame, roles: dict[str, str]) -> np.ndarray:
     """Runs within 1 % of another in N and in C that are not repetitions of the same (N, D)."""
-    n, c = np.log(table["params"].to_numpy()), np.log(table["flops"].to_numpy())
-    exact = table.groupby(["params", "tokens"], sort=False).ngroup().to_numpy()
-    result = np.zeros(len(table), dtype=bool)
+    exact, first = _cells(table)
+    n, c = (np.log(table[name].to_numpy()[first]) for name in ("params", "flops"))
+    near = np.zeros(len(first), dtype=bool)
     width = 2 * math.log1p(NEAR)
     for shift_n in (0.0, 0.5):  # a pair closer than half a cell shares one in at least one of four grids
         for shift_c in (0.0, 0.5):
             key = np.floor(n / width + shift_n) * 1e6 + np.floor(c / width + shift_c)
-            result |= _close_in_cell(key, n, c, exact)
-    return result
+            near |= _close_in_cell(key, n, c)
+    return near[exact]
 
 
-def _close_in_cell(key: np.ndarray, n: np.ndarray, c: np.ndarray, exact: np.ndarray) -> np.ndarray:
-    """Neighbours in one grid cell, ordered by N, that are near in both and not the same (N, D)."""
+def _cells(table: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+    """The (N, D) cell of each row, and the first row of each cell."""
+    exact = table.groupby(["params", "tokens"], sort=False).ngroup().to_numpy()
+    return exact, np.unique(exact, return_index=True)[1]
+
+
+def _close_in_cell(key: np.ndarray, n: np.ndarray, c: np.ndarray) -> np.ndarray:
+    """Neighbours in one grid cell, ordered by N, that are near in both."""
     order = np.lexsort((n, key))
-    same = key[order][1:] == key[order][:-1]
-    near = same & (np.diff(n[order]) <= math.log1p(NEAR)) & (np.abs(np.diff(c[order])) <= math.log1p(NEAR))
-    near &= exact[order][1:] != exact[order][:-1]
+    near = key[order][1:] == key[order][:-1]
+    near &= (np.diff(n[order]) <= math.log1p(NEAR)) & (np.abs(np.diff(c[order])) <= math.log1p(NEAR))
     result = np.zeros(len(key), dtype=bool)
     result[order[1:][near]] = result[order[:-1][near]] = True
     return result
@@ -232,12 +237,12 @@ def _identical_losses(table: pd.DataFrame, unit: str) -> list[Label]:
     """Equal losses, to six digits or more, of runs that differ in N or D."""
     loss = table["loss"].to_numpy()
     ids, counts = np.unique(loss, return_inverse=True, return_counts=True)[1:]
-    cells = table.groupby(["params", "tokens"], sort=False).ngroup().to_numpy()
+    cells = _cells(table)[0]
     repeated = np.flatnonzero(counts[ids] > 1)
     if not len(repeated):
         return []
-    first = {}
-    several = set()
+    first: dict[int, int] = {}
+    several: set[int] = set()
     for place in repeated.tolist():
         if first.setdefault(ids[place], cells[place]) != cells[place]:
             several.add(ids[place])

@@ -138,7 +138,8 @@ class _Draft:
 
     def place(self, index: int) -> str:
         """Where a row stands, for a message."""
-        return f"{self.frame.at[index, '_file']} {self.unit} {self.frame.at[index, 'row']}"
+        found = self.frame.loc[index]
+        return f"{found['_file']} {self.unit} {found['row']}"
 
     def drop(self, rows: np.ndarray, reasons: list[str] | str, labels: list[str] | str, status: Any = None) -> None:
         """Leave out the rows where `rows` is True; those with a `status` are unusable, the others only not wanted."""
@@ -217,9 +218,10 @@ class _Draft:
         table = self.frame.drop(columns="_file").reset_index(drop=True)
         labels = [
             *quality.label_rows(table, self.roles, self.unit),
-            *label_budgets(table, self.unit),
             *studies.label_studies(table, self.roles),
         ]
+        if not any(label.label == "mixed" for label in labels) and not studies.study_column(table, self.roles):
+            labels += label_budgets(table, self.unit)
         notes, doubts = explain_compute(table, self.roles)
         order = {source: place for place, source in enumerate(self.sources)}
         return Runs(
@@ -247,6 +249,11 @@ def _align(parts: list[Interpreted]) -> None:
                 if role in part.roles and part.roles[role] != role:
                     part.frame = part.frame.rename(columns={part.roles[role]: role})
                     part.names[part.roles[role]] = part.roles[role] = role
+    if len({part.metric for part in parts}) > 1:
+        for part in parts:
+            if "metric" not in part.roles:
+                part.frame["metric"] = part.metric
+                part.roles["metric"] = "metric"
     for part in parts:
         part.frame["_file"] = part.source
 

@@ -36,22 +36,15 @@ def label_repeats(table: pd.DataFrame, roles: dict[str, str]) -> list[Label]:
     swept = [c for c in several if c == roles.get("learning_rate")]
     hint = f"; --best-of {swept[0]} keeps the lowest loss of each" if swept else ""
     differ = f" that differ in {', '.join(several[:6])}" if several else ""
-    text = f"{int(repeated.sum())} rows share their (N, D) with others: {cells.ngroups} cells hold several runs{differ}{hint}"
+    count = int(repeated.sum())
+    text = f"{count} rows share their (N, D) with others: {cells.ngroups} cells hold several runs{differ}{hint}"
     return [Label("repeated", text)]
 
 
 def _telling(table: pd.DataFrame, roles: dict[str, str]) -> list[str]:
     """Columns with a few values each, in which runs could differ by design."""
-    skip = {
-        "params",
-        "tokens",
-        "loss",
-        "flops",
-        "row",
-        "run_id",
-        "status",
-        *(roles.get(r) for r in ("outlier", "outlier_reason")),
-    }
+    marks = {roles.get("outlier"), roles.get("outlier_reason")}
+    skip = {"params", "tokens", "loss", "flops", "row", "run_id", "status"} | marks
     return [c for c in table.columns if c not in skip and 1 < table[c].nunique() <= MOST_VALUES]
 
 
@@ -86,8 +79,6 @@ def require_one_study(runs: "Runs", *, group_by: str | None = None, pool: Sequen
                 raise InputError(
                     f'{_files(runs)}: several studies, "{column}" takes {_values(part[column])}. {_advice(column)}'
                 )
-    if runs.metric == "mixed" and "metric" not in roles and not (group_by and runs.column(group_by) == "source"):
-        raise InputError(f"{_files(runs)}: the files hold losses in different metrics. Fit each file by itself.")
 
 
 def _files(runs: "Runs") -> str:

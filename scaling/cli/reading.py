@@ -10,27 +10,58 @@ from scaling.cli.output import warn
 if TYPE_CHECKING:
     from scaling.runs import Runs
 
-_OPTIONS = (
-    click.argument("sources", nargs=-1, required=True, metavar="RUNS..."),
-    click.option("--map", "mapping", multiple=True, metavar="ROLE=COLUMN",
-                 help='Column of a role: --map "params=Model Size", with a unit: --map params=size:M.'),
-    click.option("--where", multiple=True, metavar="CONDITION", help="Rows to read: \"dataset == 'c4' and params < 1e9\"."),
-    click.option("--best-of", metavar="COLUMN", help="Keep the lowest loss per (N, D) over a swept column, such as lr."),
-    click.option("--last-of", metavar="COLUMN", help="Keep the last checkpoint of each run that this column names."),
-    click.option("--drop-top-loss", type=click.IntRange(min=0), default=0, metavar="K", help="Leave out the K highest losses."),
-    click.option("--exclude", multiple=True, metavar="RUN_ID", help='Leave out a run by its id, or a row by "line 14".'),
-    click.option("--metric", metavar="UNIT", help="What the loss is in: nats, bits_per_byte, bits_per_token, perplexity, other."),
-    click.option("--skip-bad-rows", is_flag=True, help="Leave out rows with unusable numbers, listed, in place of stopping."),
-    click.option("--pool", multiple=True, metavar="COLUMN", help="Fit one law over all values of this column on purpose."),
-)  # fmt: skip
-NAMES = ("sources", "mapping", "where", "best_of", "last_of", "drop_top_loss", "exclude", "metric", "skip_bad_rows", "pool")
+_OPTIONS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
+    (
+        ("--map", "mapping"),
+        {
+            "multiple": True,
+            "metavar": "ROLE=COLUMN",
+            "help": 'Column of a role: "params=Model Size"; with a unit: params=size:M.',
+        },
+    ),
+    (
+        ("--where",),
+        {"multiple": True, "metavar": "CONDITION", "help": "Rows to read: \"dataset == 'c4' and params < 1e9\"."},
+    ),
+    (("--best-of",), {"metavar": "COLUMN", "help": "Keep the lowest loss per (N, D) over a swept column, such as lr."}),
+    (("--last-of",), {"metavar": "COLUMN", "help": "Keep the last checkpoint of each run that this column names."}),
+    (
+        ("--drop-top-loss",),
+        {"type": click.IntRange(min=0), "default": 0, "metavar": "K", "help": "Leave out the K highest losses."},
+    ),
+    (("--exclude",), {"multiple": True, "metavar": "RUN_ID", "help": 'Leave out a run by id, or a row by "line 14".'}),
+    (
+        ("--metric",),
+        {"metavar": "UNIT", "help": "Unit of the loss: nats, bits_per_byte, bits_per_token, perplexity .."},
+    ),
+    (
+        ("--skip-bad-rows",),
+        {"is_flag": True, "help": "Leave out and list rows with unusable numbers; else stop there."},
+    ),
+    (
+        ("--pool",),
+        {"multiple": True, "metavar": "COLUMN", "help": "One law over all values of this column, knowingly."},
+    ),
+)
+NAMES = (
+    "sources",
+    "mapping",
+    "where",
+    "best_of",
+    "last_of",
+    "drop_top_loss",
+    "exclude",
+    "metric",
+    "skip_bad_rows",
+    "pool",
+)
 
 
 def reading_options(command: Callable) -> Callable:
     """Give a command the argument RUNS... and every option of `read_from_options`."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
+    for names, settings in reversed(_OPTIONS):
+        command = click.option(*names, **settings)(command)
+    return click.argument("sources", nargs=-1, required=True, metavar="RUNS...")(command)
 
 
 def read_from_options(options: dict[str, Any], *, group_by: str | None = None, one_study: bool = True) -> "Runs":

@@ -7,7 +7,7 @@ from scaling.quantities import format_quantity
 
 
 def explain_compute(table: pd.DataFrame, roles: dict[str, str]) -> tuple[list[str], list[str]]:
-    """Notes and warnings about 6ND/C. A ratio of one to 1e-6 says nothing: C is 6ND, or one of the three was derived."""
+    """Notes and warnings about 6ND/C; none where it is one to 1e-6: C is 6ND, or one of the three was derived."""
     if table.empty:
         return [], []
     with np.errstate(all="ignore"):
@@ -43,7 +43,7 @@ def _explanation(low: float, middle: float, high: float, table: pd.DataFrame, ro
     if 1 < middle <= 6:
         return (
             "C counts less than 6ND: N holds embeddings, which cost no matrix product, or C leaves the head out. "
-            f"N is {format_quantity(table['params'].min())} to {format_quantity(table['params'].max())}, where embeddings weigh most"
+            f"N starts at {format_quantity(table['params'].min())}, and embeddings weigh most in small models"
         )
     return "no usual convention explains it; check the columns"
 

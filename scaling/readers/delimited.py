@@ -8,11 +8,14 @@ import csv
 import io
 import sys
 import warnings
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from scaling.errors import InputError
+from scaling.readers.aliases import SECONDARY
+from scaling.readers.columns import normalise
 from scaling.readers.raw import RawTable
 
 DELIMITERS = (",", "\t", ";", "|")
@@ -88,7 +91,7 @@ def _fast(name: str, data: bytes, header_line: int, offset: int, delimiter: str)
     lines = _regular_lines(np.frombuffer(body, np.uint8), delimiter, len(cells))
     if lines is None:
         return None
-    frame = _read_csv(body, delimiter, len(cells))
+    frame = _read_csv(body, delimiter, cells)
     if frame is None or len(frame) != len(lines):
         return None
     frame.columns = pd.Index(_headers(name, cells, header_line), dtype=object)
@@ -113,8 +116,8 @@ def _regular_lines(text: np.ndarray, delimiter: str, width: int) -> np.ndarray |
     return np.flatnonzero(filled)
 
 
-def _read_csv(body: memoryview, delimiter: str, width: int) -> pd.DataFrame | None:
-    precision = {} if _exact_by_default() else {"float_precision": "round_trip"}
+def _read_csv(body: memoryview, delimiter: str, headers: list[str]) -> pd.DataFrame | None:
+    precision: Any = {} if _exact_by_default() else {"float_precision": "round_trip"}
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", pd.errors.DtypeWarning)
@@ -122,7 +125,8 @@ def _read_csv(body: memoryview, delimiter: str, width: int) -> pd.DataFrame | No
                 io.BytesIO(body),
                 sep=delimiter,
                 header=None,
-                names=list(range(width)),
+                names=list(range(len(headers))),
+                dtype={i: str for i, header in enumerate(headers) if normalise(header) in SECONDARY["run_id"]},
                 keep_default_na=False,
                 na_values=[""],
                 low_memory=False,

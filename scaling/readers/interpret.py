@@ -66,6 +66,8 @@ def _rename(table: RawTable, chosen: dict[str, Choice], mapping: dict[str, str])
         for role, column in mapping.items()
         if role not in CANONICAL and column.strip()
     }
+    if "run_id" in roles and roles["run_id"] in names:
+        del roles["run_id"]
     for role in RENAMED:
         if role in roles and roles[role] not in names:
             names[roles[role]] = role
@@ -75,7 +77,16 @@ def _rename(table: RawTable, chosen: dict[str, Choice], mapping: dict[str, str])
     frame = table.frame[rest].copy(deep=False)
     frame.columns = pd.Index([names.get(h) or (f"{h} (in the file)" if h in ours else h) for h in rest], dtype=object)
     roles = {role: names.get(column, column) for role, column in roles.items()}
+    if "run_id" in frame:
+        frame["run_id"] = _as_text(frame["run_id"])
     return Interpreted(frame, names, roles, {}, table.name, table.unit, NATS, [*table.notes], [*table.warnings])
+
+
+def _as_text(column: pd.Series) -> pd.Series:
+    """Ids as texts, None where there is none."""
+    if isinstance(column.dtype, pd.StringDtype):
+        return column
+    return column.astype(object).where(column.notna(), None).map(lambda value: None if value is None else str(value))
 
 
 def _say_choice(table: RawTable, role: str, choice: Choice) -> list[str]:
@@ -186,8 +197,8 @@ def _refuse_normalised(table: RawTable, result: Interpreted, choice: Choice) -> 
     negative = np.flatnonzero(loss < 0)
     where = f": {shortest(loss[negative[0]])} at {table.unit} {table.lines[negative[0]]}" if len(negative) else ""
     raise InputError(
-        f"{table.name}: {choice.candidate} is a loss normalised by a unigram model{where}. It has no floor E > 0 and no "
-        "logarithm, so L = E + A/N^alpha + B/D^beta cannot be fitted to it. Give the cross-entropy in nats per token."
+        f"{table.name}: {choice.candidate} is a loss normalised by a unigram model{where}. It has no floor E > 0 and "
+        "no logarithm, so no L = E + A/N^alpha + B/D^beta fits it. Give the cross-entropy in nats per token."
     )
 
 

@@ -52,8 +52,9 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict:
 
 
 def _parse_json_lines(name: str, text: str, whole: ValueError) -> RawTable:
-    """One object a line. `whole` is why the text is not one JSON document: it is the answer when line 1 fails as well."""
-    records, lines = [], []
+    """One object a line. `whole` is why the text is not one JSON document: the answer when line 1 fails too."""
+    records: list[dict] = []
+    lines: list[int] = []
     for line, row in enumerate(text.split("\n"), 1):
         if not row.strip():
             continue
@@ -90,7 +91,7 @@ def _records_of(name: str, value: Any) -> list[dict]:
 
 
 def _columns_to_records(name: str, columns: dict) -> list[dict]:
-    """Records from {"loss": [..], ..} or from pandas' {"loss": {"0": ..}, ..}; nested objects of one run stay one record."""
+    """Records from {"loss": [..], ..} or {"loss": {"0": ..}, ..}; the nested objects of one run stay one record."""
     sizes = {len(column) for column in columns.values()}
     kinds = {type(column) for column in columns.values()}
     if kinds == {list}:
