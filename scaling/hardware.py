@@ -38,7 +38,8 @@ class Device:
         """Dense peak, FLOP/s. Raises InputError that lists the dtypes known for this device."""
         if dtype not in self.peak_flops:
             raise InputError(
-                f'{self.label}: no {dtype} peak on record. Known: {", ".join(self.peak_flops)}; or give --peak in FLOP/s.'
+                f"{self.label}: no {dtype} peak on record. Known: {', '.join(self.peak_flops)}; "
+                "or give --peak in FLOP/s."
             )
         return self.peak_flops[dtype]
 

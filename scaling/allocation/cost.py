@@ -51,7 +51,8 @@ class Family:
         for _ in range(60):
             step = (((a3 * d + a2) * d + a1) * d - N) / ((3 * a3 * d + 2 * a2) * d + a1)
             d = d - step
-            if not hasattr(d, "shape") and abs(step) <= 1e-15 * d:
+            done = abs(step) <= 1e-15 * d
+            if done.all() if hasattr(done, "all") else done:
                 break
         return d
 

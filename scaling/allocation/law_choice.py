@@ -1,7 +1,7 @@
 """Which law an answer rests on: a published name, a fit.json, or a law object, with what is known about its trust."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,12 @@ class LawChoice:
     draws: Any | None = None  # (resamples, constants)
     draw_names: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+
+    def thinned(self, most: int) -> "LawChoice":
+        """The same with at most that many draws, evenly taken."""
+        if self.draws is None or len(self.draws) <= most:
+            return self
+        return replace(self, draws=self.draws[:: -(-len(self.draws) // most)])
 
     def to_dict(self) -> dict:
         """The law for JSON: form, constants, name, source, fitted range."""

@@ -4,12 +4,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from scaling.allocation.budget import Budget
+from scaling.allocation.cost import Cost
 from scaling.allocation.law_choice import LawChoice
+from scaling.allocation.surface import Surface
+from scaling.shapes import ShapePlan
 
 
 @dataclass(frozen=True)
 class NearOptimal:
-    """The sizes N that are nearly as good: loss within a share at the same C, or the same loss within a share more C."""
+    """The sizes N that are nearly as good: loss within a share at the same C, or equal loss for a share more C."""
 
     within: float
     kind: str  # "loss" or "compute"
@@ -64,10 +67,15 @@ class Allocation:
     comparisons: tuple[dict, ...] = ()
     robust: dict | None = None
     laws: tuple[dict, ...] = ()
+    robust_across_laws: dict | None = None
+    reference: dict | None = None
     shape: dict | None = None
     cost: dict | None = None
     warnings: tuple[str, ...] = ()
-    extras: dict = field(default_factory=dict, compare=False, repr=False)  # what the plots reuse; not in the JSON
+    # the objects behind the numbers, for pictures and grids; not in the JSON
+    plan: ShapePlan | None = field(default=None, repr=False)
+    surface: Surface | None = field(default=None, repr=False)
+    costing: Cost | None = field(default=None, repr=False)
 
     @property
     def tokens_per_param(self) -> float:
@@ -105,6 +113,8 @@ class Allocation:
             "comparisons": list(self.comparisons),
             "robust": self.robust,
             "laws": list(self.laws),
+            "robust_across_laws": self.robust_across_laws,
+            "reference": self.reference,
         }
         data |= {key: value for key, value in optional.items() if value}
         data["warnings"] = list(self.warnings)

@@ -14,6 +14,7 @@ from typing import Any
 
 from scaling.allocation.constraints import Constraints
 from scaling.allocation.cost import Cost
+from scaling.allocation.repeats import repeated_tokens_for_loss
 from scaling.allocation.roots import bisect, least_on_grid
 from scaling.allocation.surface import Surface
 from scaling.errors import AllocationError
@@ -39,14 +40,24 @@ def solve(surface: Surface, cost: Cost, budget: float | None, constraints: Const
     fixed = constraints.point()
     if fixed is not None:
         point = Point(*fixed, ("params and tokens fixed",))
-    elif constraints.target_loss is not None:
-        point = _reach(surface, cost, constraints)
-    elif budget is not None:
-        point = _spend(surface, cost, budget, constraints)
     else:
-        raise AllocationError("give a budget, a target loss, or both N and D.")
+        if constraints.target_loss is not None:
+            _check_reachable(surface, constraints)
+        point = seek(surface, cost, budget, constraints)
     _verify(point, surface, cost, budget, constraints)
     return point
+
+
+def seek(surface: Surface, cost: Cost, budget: Any, constraints: Constraints) -> Point:
+    """`solve` without its refusals, for arrays of draws: what cannot be reached comes out infinite or NaN."""
+    fixed = constraints.point()
+    if fixed is not None:
+        return Point(*fixed)
+    if constraints.target_loss is not None:
+        return _reach(surface, cost, constraints)
+    if budget is None:
+        raise AllocationError("give a budget, a target loss, a reference model, or both N and D.")
+    return _spend(surface, cost, budget, constraints)
 
 
 # --- spend a budget ---------------------------------------------------------------------------------------------------
@@ -84,9 +95,10 @@ def best_split(surface: Surface, cost: Cost, budget: Any, c: Constraints) -> Poi
 
 def optimal_params(surface: Surface, cost: Cost, budget: Any) -> Any:
     """N of the least loss on the budget curve, without limits."""
-    if surface.plain and cost.convention == "6nd" and not cost.inference_tokens:
-        law = surface.law.plain() if hasattr(surface.law, "plain") else surface.law
-        return law.N_opt(budget)
+    if closed_form(surface, cost):
+        law = surface.law
+        G = (law.alpha * law.A / (law.beta * law.B)) ** (1 / (law.alpha + law.beta))  # as ChinchillaLaw.N_opt
+        return G * (budget / 6) ** (law.beta / (law.alpha + law.beta))
     return numeric_params(surface, cost, budget)
 
 
@@ -104,6 +116,19 @@ def numeric_params(surface: Surface, cost: Cost, budget: Any) -> Any:
             low, high = least_on_grid(lambda x: surface.loss(_exp(x), cost.tokens(_exp(x), budget)), low, high)
         return math.exp(bisect(condition, low, high))
     return _exp(bisect(condition, *_shaped(surface, budget, low, high)))
+
+
+def closed_form(surface: Surface, cost: Cost) -> bool:
+    """Whether the optimum is a formula: E + A/N^alpha + B/D^beta, fresh tokens, C = 6ND and nothing else."""
+    return surface.plain and cost.convention == "6nd" and not cost.inference_tokens
+
+
+def optimal_tokens_for(surface: Surface, cost: Cost, N: Any) -> Any:
+    """D with which N is the compute-optimal size, training alone: the inverse of the optimum."""
+    if closed_form(surface, cost):
+        law = surface.law
+        return (law.beta * law.B * N**law.alpha / (law.alpha * law.A)) ** (1 / law.beta)
+    return _exp(bisect(lambda y: -_lagrange(surface, cost, N, _exp(y)), *_range_like(surface, N)))
 
 
 def _lagrange(surface, cost, N, D):
@@ -133,34 +158,19 @@ def _cap(N, cost, budget, c, why) -> Point:
 
 def _reach(surface, cost, c: Constraints) -> Point:
     target = c.target_loss
-    _check_reachable(surface, c)
     if c.params is not None:
         return Point(c.params, tokens_for_loss(surface, c.params, target), ("params fixed",))
     if c.tokens is not None:
         return Point(params_for_loss(surface, c.tokens, target), c.tokens, ("tokens fixed",))
     if c.ratio is not None:
-        N = _exp(bisect(lambda x: target - surface.loss(_exp(x), c.ratio * _exp(x)), 0.0, LOG_MAX))
+        N = _exp(bisect(lambda x: target - surface.loss(_exp(x), c.ratio * _exp(x)), *_range_like(surface)))
         return Point(N, c.ratio * N, ("ratio fixed",))
     return cheapest(surface, cost, target, c)
 
 
 def cheapest(surface: Surface, cost: Cost, target: Any, c: Constraints) -> Point:
     """The least C(N, D) on the curve of equal loss; limits clamp."""
-    low = _log(params_for_loss(surface, math.exp(LOG_MAX), target))
-    high = _log(params_for_loss(surface, 1.0, target))
-
-    def condition(x):
-        N = _exp(x)
-        return _lagrange(surface, cost, N, tokens_for_loss(surface, N, target))
-
-    if _scalar(surface, target):
-        if not surface.plain:
-            low, high = least_on_grid(
-                lambda x: cost.total(_exp(x), tokens_for_loss(surface, _exp(x), target)), low, high
-            )
-        N = math.exp(bisect(condition, low, high))
-    else:
-        N = _exp(bisect(condition, *_shaped(surface, target, low, high)))
+    N = cheapest_params(surface, cost, target)
     D = tokens_for_loss(surface, N, target)
     if c.max_tokens is not None:
         over = D > c.max_tokens
@@ -173,16 +183,84 @@ def cheapest(surface: Surface, cost: Cost, target: Any, c: Constraints) -> Point
     return Point(N, D, _binding(D, c.max_tokens, "max tokens") + _binding(N, c.max_params, "max params"))
 
 
-def tokens_for_loss(surface: Surface, N: Any, target: Any) -> Any:
-    """D at which the loss at N falls to the target; infinite (or at the end of the range) where it never does."""
+def cheapest_params(surface: Surface, cost: Cost, target: Any) -> Any:
+    """N of the cheapest run of that loss, without limits.
+
+    Under 6ND the reducible loss T - E splits as beta : alpha between parameters and tokens, hence
+    N = (A (alpha + beta) / (beta (T - E)))^(1/alpha).
+    """
+    if closed_form(surface, cost):
+        law = surface.law
+        return _invert(target - law.E, law.A * (law.alpha + law.beta) / law.beta, law.alpha)
+    return numeric_cheapest_params(surface, cost, target)
+
+
+def numeric_cheapest_params(surface: Surface, cost: Cost, target: Any) -> Any:
+    """The same by bisection on the Lagrange condition along the curve of equal loss."""
+    low = _log(params_for_loss(surface, math.exp(LOG_MAX), target))
+    high = _log(params_for_loss(surface, 1.0, target))
+
+    def condition(x):
+        N = _exp(x)
+        return _lagrange(surface, cost, N, tokens_for_loss(surface, N, target))
+
+    if not _scalar(surface, target):
+        low, high = _shaped(surface, target, low, high)
+        if surface.unique_tokens is not None and cost.convention in ("6nd", "6nd+attention"):
+            return _cheapest_with_repeats(surface, cost, target, low)
+        return _exp(bisect(condition, low, high))
     if not surface.plain:
+        low, high = least_on_grid(lambda x: cost.total(_exp(x), tokens_for_loss(surface, _exp(x), target)), low, high)
+    return math.exp(bisect(condition, low, high))
+
+
+def _cheapest_with_repeats(surface: Surface, cost: Cost, target: Any, low: Any) -> Any:
+    """For arrays: the plain answer where its D is at most the distinct tokens, else the best with D above them.
+
+    Below U tokens repeats change nothing up to N_U parameters, and under these conventions the best N is not above it.
+    """
+    unique = surface.unique_tokens
+    assert unique is not None
+    plain = Surface(surface.law)  # DataConstrainedLaw without a limit is the plain law
+    N_plain = cheapest_params(plain, cost, target)
+    enough = tokens_for_loss(plain, N_plain, target) <= unique
+    high = _log(params_for_loss(surface, unique, target))
+
+    def condition(x):
+        N = _exp(x)
+        return _lagrange(surface, cost, N, repeated_tokens_for_loss(surface.law, N, target, unique))
+
+    return _where(enough, N_plain, _exp(bisect(condition, low, high)))
+
+
+def tokens_for_loss(surface: Surface, N: Any, target: Any) -> Any:
+    """D at which the loss at N falls to the target; infinite, or the end of the range, where it never does."""
+    if surface.plain:
+        law = surface.law
+        return _invert(target - law.E - law.A / N**law.alpha, law.B, law.beta)
+    if surface.unique_tokens is None:
         return _exp(bisect(lambda y: target - surface.loss(N, _exp(y)), *_range_like(N, target, surface)))
-    law = surface.law
-    return _invert(target - law.E - law.A / N**law.alpha, law.B, law.beta)
+    return _tokens_with_repeats(surface, N, target)
+
+
+def _tokens_with_repeats(surface: Surface, N: Any, target: Any) -> Any:
+    unique = surface.unique_tokens
+    assert unique is not None
+    repeats_needed = surface.loss(N, unique + 0.0 * N) > target
+    if not hasattr(repeats_needed, "shape"):
+        if repeats_needed:
+            return repeated_tokens_for_loss(surface.law, N, target, unique)
+        return math.exp(bisect(lambda y: target - surface.loss(N, math.exp(y)), 0.0, math.log(unique)))
+    repeated = repeated_tokens_for_loss(surface.law, N, target, unique)
+    if repeats_needed.all():
+        return repeated
+    low, high = _range_like(N, target, surface)
+    fresh = _exp(bisect(lambda y: target - surface.loss(N, _exp(y)), low, high * 0 + math.log(unique)))
+    return _where(repeats_needed, repeated, fresh)
 
 
 def params_for_loss(surface: Surface, D: Any, target: Any) -> Any:
-    """N at which the loss on D tokens falls to the target; infinite (or at the end of the range) where it never does."""
+    """N at which the loss on D tokens falls to the target; infinite, or the end of the range, where it never does."""
     if not surface.plain:
         return _exp(bisect(lambda x: target - surface.loss(_exp(x), D), *_range_like(D, target, surface)))
     law = surface.law

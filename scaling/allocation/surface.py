@@ -8,6 +8,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
+from scaling.allocation.repeats import repeated_loss, repeated_slopes
 from scaling.errors import AllocationError
 from scaling.laws import PUBLISHED, ChinchillaLaw, DataConstrainedLaw
 
@@ -24,17 +25,17 @@ class Surface:
 
     def loss(self, N, D):
         """Predicted loss, nats per token."""
-        if self.unique_tokens is not None:
-            return self.law.loss(N, D, self.unique_tokens)
-        return self.law.loss(N, D)
+        if self.unique_tokens is None:
+            return self.law.loss(N, D)
+        return repeated_loss(self.law, N, D, self.unique_tokens)
 
     def slopes(self, N, D):
         """(dL/dlog N, dL/dlog D); both negative where more of either helps."""
         if self.unique_tokens is None and isinstance(self.law, ChinchillaLaw | DataConstrainedLaw):
             law = self.law
             return -law.alpha * law.A * N**-law.alpha, -law.beta * law.B * D**-law.beta
-        if isinstance(self.law, DataConstrainedLaw):
-            return _repeated_slopes(self.law, N, D, self.unique_tokens)
+        if self.unique_tokens is not None:
+            return repeated_slopes(self.law, N, D, self.unique_tokens)
         return self._differences(N, D)
 
     def _differences(self, N, D):
@@ -65,7 +66,7 @@ def make_surface(law: Any, unique_tokens: float | None) -> tuple[Surface, list[s
             "Use a chinchilla or data_constrained law."
         )
     source = PUBLISHED["muennighoff2023"].law
-    extended = DataConstrainedLaw(*law.constants().values(), source.R_D_star, source.R_N_star)
+    extended = DataConstrainedLaw(**law.constants(), R_D_star=source.R_D_star, R_N_star=source.R_N_star)
     return Surface(extended, unique_tokens), [
         f"This law says nothing about repeated tokens: R_D* = {source.R_D_star:.4g} and R_N* = {source.R_N_star:.4g} "
         "are borrowed from muennighoff2023."
@@ -88,25 +89,3 @@ def stack_laws(law: Any, names: tuple[str, ...], draws: Any) -> Any:
 def with_law(surface: Surface, law: Any) -> Surface:
     """The same surface over another law of the same form."""
     return replace(surface, law=law)
-
-
-def _repeated_slopes(law, N, D, unique_tokens):
-    """Slopes of Muennighoff et al. 2023, eq. 5-7, by the chain rule through U, N_U, N_eff and D_eff."""
-    import numpy as np
-
-    fresh = D < unique_tokens
-    U = np.minimum(D, unique_tokens)
-    N_for_U = law._N_for_tokens(U)
-    excess = N > N_for_U
-    N_U = np.minimum(N, N_for_U)
-    decay_N, decay_D = np.exp(-(N / N_U - 1) / law.R_N_star), np.exp(-(D / U - 1) / law.R_D_star)
-    worth = 1 + law.R_N_star * (1 - decay_N)
-    N_eff, D_eff = N_U * worth, U * (1 + law.R_D_star * (1 - decay_D))
-    pull_N = -law.alpha * law.A * N_eff**-law.alpha  # dL/dlog N_eff
-    pull_D = -law.beta * law.B * D_eff**-law.beta
-    in_N = pull_N * N * decay_N / N_eff  # decay_N is 1 without excess
-    through_N_U = np.where(excess & fresh, (worth - decay_N * N / N_U) * N_U / N_eff * law.beta / law.alpha, 0.0)
-    in_D = pull_N * through_N_U + pull_D * D * decay_D / D_eff
-    if np.ndim(in_N) == 0:
-        return float(in_N), float(in_D)
-    return in_N, in_D
