@@ -76,9 +76,9 @@ class FileCheckpoint:
             self._remove(old)
 
     def clear(self) -> None:
-        """Remove them all: every run of the trunk is written."""
-        for path in self._files():
-            self._remove(path)
+        """Remove them all, damaged ones too: every run of the trunk is written."""
+        for path in self._folder.glob("checkpoint-*"):
+            path.unlink(missing_ok=True)
 
     def _read(self, path: Path) -> dict | None:
         problem = None

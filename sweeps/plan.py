@@ -38,13 +38,19 @@ class Plan:
         return sum(task_flops((config,)) for config in self.configs)
 
 
-def plan(
-    grid: Grid, *, corpus: str, corpus_hash: str, device: str, numerics: Callable[[Shape], Numerics]
-) -> Plan:  # fmt: skip
+def plan(grid: Grid, *, corpus: str, corpus_hash: str, device: str, numerics: Callable[[Shape], Numerics]) -> Plan:
     """Resolve every run of a grid.
 
     Raises SweepError when a token count is below one batch, naming it.
     """
+    try:
+        return _plan(grid, corpus, corpus_hash, device, numerics)
+    except SweepError as error:
+        text = str(error).removeprefix("recipe: ")
+        raise SweepError(text if text.startswith(grid.where) else f"{grid.where}: {text}") from error
+
+
+def _plan(grid: Grid, corpus: str, corpus_hash: str, device: str, numerics: Callable[[Shape], Numerics]) -> Plan:
     recipe = grid.recipe()
     configs: dict[str, RunConfig] = {}
     notes = list(grid.notes)

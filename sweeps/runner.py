@@ -148,6 +148,7 @@ class Runner:
             Ending.LOCKED: self._held_elsewhere,
             Ending.STORAGE: self._storage,
             Ending.FAILED: self._failed,
+            Ending.CANCELLED: self._cancelled,
             Ending.REFUSED: self._refused,
         }[ended.ending]
         handler(task, ended.reason)
@@ -159,7 +160,12 @@ class Runner:
             self._finish(task)
 
     def _interrupted(self, task: Task, reason: str) -> None:
+        if self.state.stopping:
+            self._on_event(f"{task.trunk}: {reason}")
         self._queue.append(task)
+
+    def _cancelled(self, task: Task, reason: str) -> None:
+        self._on_event(f"{task.trunk}: {reason}; it goes on from its checkpoint with the next sweep.")
 
     def _held_elsewhere(self, task: Task, reason: str) -> None:
         self.state.elsewhere[task.trunk] = reason

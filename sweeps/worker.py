@@ -43,6 +43,7 @@ class Ending(Enum):
     LOCKED = "locked"  # another process is training this trunk
     STORAGE = "storage"  # the folder cannot be written
     FAILED = "failed"  # worth another attempt
+    CANCELLED = "cancelled"  # by hand, in the engine: not taken up again by this sweep
     REFUSED = "refused"  # the configuration or the corpus is at fault: the same would happen again
 
 

@@ -10,6 +10,7 @@ from sweeps.store import Store
 
 REFRESH_SECONDS = 0.5
 PLAIN_SECONDS = 30.0
+SHOWN_TRUNKS = 16
 
 
 class Display(Protocol):
@@ -137,13 +138,16 @@ class LiveTable:
         progress = self._estimate.running(state)
         share, eta = self._estimate.share_and_eta(state, progress)
         grid = Table.grid(padding=(0, 2), expand=False)
-        for trunk, task in state.running.items():
-            values = progress[trunk]
+        shown = sorted(state.running, key=lambda trunk: -progress[trunk].get("time", 0.0))[:SHOWN_TRUNKS]
+        for trunk in shown:
+            task, values = state.running[trunk], progress[trunk]
             size = f"N {format_quantity(task.configs[0].params, digits=3)}"
             loss = f"loss {values['loss']:.3f}" if isinstance(values.get("loss"), float) else "starting"
             runs = f"{len(task.configs)} run{'s' if len(task.configs) > 1 else ''}"
             bar = ProgressBar(total=1.0, completed=share_of(values), width=24)
             grid.add_row(Text(trunk.rpartition("-")[0]), size, runs, bar, f"{share_of(values):4.0%}", loss)
+        if len(state.running) > len(shown):
+            grid.add_row(f"and {len(state.running) - len(shown)} more, running or queued")
         bar = ProgressBar(total=1.0, completed=share, width=24, complete_style="green")
         outer = Table.grid(padding=(0, 2))
         outer.add_row(bar, headline(state, share, eta))

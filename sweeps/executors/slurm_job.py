@@ -1,0 +1,71 @@
+"""One task of the array, inside Slurm: train a trunk, and when asked to stop decide whether to come back.
+
+SIGUSR1 comes before the time limit, SIGTERM at preemption, at the limit, and from scancel. After the checkpoint the task
+asks Slurm to requeue it, unless the sweep is being stopped or the job was cancelled: then it says so and ends.
+"""
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from sweeps.store import Store
+from sweeps.worker import EXIT_INTERRUPTED, EXIT_STORAGE, TRAIN, Ending, Job, StopRequest, read_task, run_task
+
+LOCKED_SECONDS = 180.0  # longer than a lease outlives a dead owner on another machine
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m sweeps.executors.slurm_job")
+    parser.add_argument("folder")
+    parser.add_argument("tasks", help="file with one trunk a line; SLURM_ARRAY_TASK_ID says which")
+    parser.add_argument("--train", default=TRAIN)
+    parser.add_argument("--checkpoint-seconds", type=float, default=120.0)
+    options = parser.parse_args(arguments)
+    store = Store(options.folder)
+    trunk = Path(options.tasks).read_text().splitlines()[int(os.environ.get("SLURM_ARRAY_TASK_ID", "0"))]
+    stop = StopRequest(store)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
+        signal.signal(number, stop.set)
+    ending, reason = _run_when_free(Job(options.folder, options.train, options.checkpoint_seconds), trunk, stop)
+    print(f"{trunk}: {ending.value} {reason}", flush=True)
+    if ending is Ending.INTERRUPTED:
+        return _come_back(store, trunk)
+    return {Ending.DONE: 0, Ending.STORAGE: EXIT_STORAGE}.get(ending, 1)
+
+
+def _run_when_free(job: Job, trunk: str, stop: StopRequest) -> tuple[Ending, str]:
+    """Another may still hold the trunk: a task that was requeued while its old process dies."""
+    deadline = time.monotonic() + LOCKED_SECONDS
+    while True:
+        ending, reason = run_task(job, trunk, read_task(Store(job.folder), trunk), should_stop=stop)
+        if ending is not Ending.LOCKED or time.monotonic() > deadline:
+            return ending, reason
+        if stop():
+            return Ending.INTERRUPTED, reason
+        time.sleep(2.0)
+
+
+def _come_back(store: Store, trunk: str) -> int:
+    """Requeue this task; a job that was cancelled is no longer RUNNING, and stays cancelled."""
+    job = os.environ.get("SLURM_JOB_ID", "")
+    if not store.stop_file.exists() and _ask(["squeue", "-h", "-j", job, "-o", "%T"]) == "RUNNING":
+        store.record(trunk, "requeued", job=job)
+        _ask(["scontrol", "requeue", job])
+    else:
+        store.record(trunk, Ending.CANCELLED.value, reason=f"Slurm job {job} was cancelled")
+    return EXIT_INTERRUPTED
+
+
+def _ask(command: list[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        print(f"{' '.join(command)}: {done.stderr.strip()}", flush=True)
+    return done.stdout.strip()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
