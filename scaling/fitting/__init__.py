@@ -6,7 +6,7 @@ _HOME = {
     "fit_law": "scaling.fitting.parametric",
     "FitResult": "scaling.fitting.result",
     "Status": "scaling.fitting.result",
-    "DEFAULT_BOUNDS": "scaling.fitting.solve",
+    "DEFAULT_BOUNDS": "scaling.fitting.five",
     "bootstrap": "scaling.fitting.resampling",
 }
 __all__ = sorted(_HOME)

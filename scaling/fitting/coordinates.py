@@ -1,12 +1,12 @@
 """The coordinates in which a Newton step is taken: the law's level, slopes and curvatures at the centre of the runs.
 
-In theta = (log E, log A', log B', alpha, beta) the runs fix a *curved* valley when an exponent is small: E + A' and alpha A'
-are known, E, A' and alpha apart are not, and Newton crawls. In
+In theta = (log E, log A', log B', alpha, beta) the runs fix a *curved* valley when an exponent is small: E + A' and
+alpha A' are known, E, A' and alpha apart are not, and Newton crawls. In
 
     phi = (log(E + A' + B'), log(alpha A'), log(beta B'), alpha, beta)
 
 that valley is straight. Gradient and Hessian are carried over exactly, second derivatives of theta(phi) included.
-Rows where log E is held at a bound keep theta as their coordinates.
+Rows where log E is held at a bound, or E is next to nothing, keep theta as their coordinates.
 """
 
 import numpy as np
@@ -15,8 +15,13 @@ import numpy as np
 class Identity:
     """Steps in the fit variables themselves."""
 
-    def pull(self, theta, g, H, held):
-        return g, H
+    def plain(self, theta, held):
+        """Which rows step in the fit variables themselves."""
+        return np.ones(len(theta), bool)
+
+    def pull(self, theta, g, H, scale, held):
+        """Gradient, Hessian and damping scale in the coordinates of the step."""
+        return g, H, scale
 
     def move(self, theta, step, held):
         return theta + step
@@ -25,11 +30,16 @@ class Identity:
 class Centred(Identity):
     """Steps in phi; arrays are (R, 5) for theta and (5, R), (5, 5, R) for derivatives, as in `newton`."""
 
-    def pull(self, theta, g, H, held):
-        """Gradient and Hessian in phi, for the rows whose log E is free."""
+    SMALL = 2e-3  # share of E in the level below which E is next to nothing
+
+    def plain(self, theta, held):
+        E, A, B = np.exp(theta[:, :3]).T
+        return held[0] | (self.SMALL * (A + B) > E)
+
+    def pull(self, theta, g, H, scale, held):
         E, A, B = np.exp(theta[:, :3]).T
         alpha, beta = theta[:, 3], theta[:, 4]
-        c0, zero, one = E + A + B, np.zeros_like(E), np.ones_like(E)
+        c0, one = E + A + B, np.ones_like(E)
         J = np.zeros_like(H)  # d theta_j / d phi_k
         J[0] = np.stack([c0, -A, -B, A / alpha, B / beta]) / E
         J[1, 1], J[1, 3], J[2, 2], J[2, 4], J[3, 3], J[4, 4] = one, -1 / alpha, one, -1 / beta, one, one
@@ -43,13 +53,15 @@ class Centred(Identity):
         new_H += g[0] * (curvature / E - J[0][:, None] * J[0][None])
         new_H[3, 3] += g[1] / alpha**2
         new_H[4, 4] += g[2] / beta**2
-        keep = held[0]
-        return np.where(keep, g, new_g), np.where(keep, H, new_H)
+        keep = self.plain(theta, held)
+        own = scale.copy()
+        own[0] *= np.where(keep, (E / c0) ** 2, 1.0)
+        return np.where(keep, g, new_g), np.where(keep, H, new_H), own
 
     def move(self, theta, step, held):
         """theta after a step in phi, shortened where E would fall below a twentieth of itself."""
-        plain, out = held[0], theta + step
-        rows = np.flatnonzero(~plain)
+        out = theta + step
+        rows = np.flatnonzero(~self.plain(theta, held))
         t, s = theta[rows], step[rows]
         factor = np.ones(len(rows))
         for _ in range(40):

@@ -40,11 +40,23 @@ class Box:
     low: np.ndarray  # (p,)
     high: np.ndarray  # (p,)
     vanish: np.ndarray  # (p,)
+    terms: int = 0  # how many leading variables are logarithms of terms that add up to the loss at the centre
 
     def project(self, theta: np.ndarray, trial: np.ndarray) -> np.ndarray:
         """The trial point, reached from theta, within the box."""
         trial = np.clip(trial, self.low, self.high)
-        return np.where((trial < self.vanish) & (trial < theta), self.low, trial)
+        gone = (trial < self.vanish) & (trial < theta - 0.5)  # a term that only shrinks a little is not on its way out
+        return vanish(np.where(gone, self.low, trial), gone, trial, self.terms) if gone.any() else trial
+
+
+def vanish(theta: np.ndarray, gone: np.ndarray, before: np.ndarray, count: int) -> np.ndarray:
+    """theta with what its `gone` terms were before shared among the others, so that the level at the centre stays."""
+    lead, terms = gone[:, :count], np.exp(before[:, :count])
+    lost, left = np.where(lead, terms, 0.0).sum(1), np.where(lead, 0.0, terms).sum(1)
+    share = np.log1p(lost / np.maximum(left, 1e-300))[:, None]
+    out = theta.copy()
+    out[:, :count] += np.where(lead, 0.0, np.minimum(share, 1.0))
+    return out
 
 
 def minimise(
@@ -72,8 +84,8 @@ def minimise(
     converged, iterations = np.zeros(R, bool), np.zeros(R, int)
     for _ in range(max_iterations):
         held = _held(theta[active], g[:, active], box)
-        pulled = coordinates.pull(theta[active], g[:, active], H[:, :, active], held)
-        step, decrease = _steps(*pulled, held, scale[:, active], damping[active])
+        pulled = coordinates.pull(theta[active], g[:, active], H[:, :, active], scale[:, active], held)
+        step, decrease = _steps(*pulled, held, damping[active])
         blur = noise * np.sqrt(F[active]) + noise * noise
         done = decrease <= np.maximum(tolerance * F[active], 0.02 * blur)
         converged[active[done & (damping[active] <= 1e-2)]] = True
@@ -111,7 +123,7 @@ def _stationary(F, g, held, scale):
     return size <= 1e-12 * np.maximum(F, 1e-300)
 
 
-def _steps(g, H, held, scale, damping):
+def _steps(g, H, scale, held, damping):
     """Newton steps (R, p) of the free variables, capped, and the decrease of F that the quadratic model predicts."""
     free = ~held
     g = np.where(held, 0.0, g)

@@ -1,29 +1,26 @@
 """Approach 3, the parametric fit: the global minimum of F over the constants of a law, with a status that can be trusted."""
 
+import copy
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from scaling.errors import FitError
+from scaling.fitting.coordinates import Centred
 from scaling.fitting.data import RunData, run_data
+from scaling.fitting.five import DEFAULT_BOUNDS, centre, damping_scale, make_box, uncentre
 from scaling.fitting.identifiability import WARN_CONDITION, condition_number, design_of
 from scaling.fitting.kernel import NAMES, evaluate, make_points
 from scaling.fitting.newton import Minima
 from scaling.fitting.objective import DEFAULT_DELTA, Objective
+from scaling.fitting.problem import Problem
+from scaling.fitting.quantities import derived
 from scaling.fitting.result import FitResult, Status
-from scaling.fitting.solve import (
-    DEFAULT_BOUNDS,
-    centre,
-    damping_scale,
-    make_box,
-    polish,
-    rounding_noise,
-    solve_from,
-    uncentre,
-)
-from scaling.fitting.starts import grid_starts, random_starts
+from scaling.fitting.solve import merge, nearly_gone, polish, select, without_first
+from scaling.fitting.starts import grid_starts, random_starts, refine
 from scaling.laws import ChinchillaLaw
 
 AGREE = 1e-9  # starts agree when their objectives differ by less, relative
@@ -63,32 +60,60 @@ def fit_law(
     return _finish(problem, problem.solve(starts, seed), design.n_points)
 
 
-class ChinchillaProblem:
-    """The runs, the objective and the bounds of one five-constant fit; every refit goes through it."""
+class ChinchillaProblem(Problem):
+    """The five-constant fit."""
 
     form = "chinchilla"
     names = NAMES
+    coordinates = Centred()
 
     def __init__(self, data: RunData, objective: Objective, bounds: Mapping = DEFAULT_BOUNDS) -> None:
-        self.data, self.objective, self.bounds = data, objective, bounds
+        super().__init__(data, objective, bounds)
         self.points = make_points(data.N, data.D, data.loss, data.weights)
         self.box = make_box(self.points, bounds)
-        self.noise = rounding_noise(self.points, objective)
 
-    def on(self, data: RunData) -> "ChinchillaProblem":
-        """The same problem on other runs."""
-        return ChinchillaProblem(data, self.objective, self.bounds)
+    def with_losses(self, log_losses: np.ndarray) -> "ChinchillaProblem":
+        other = copy.copy(self)
+        other.log_loss, other.losses = log_losses, np.exp(log_losses)
+        other.points = replace(self.points, log_loss=other.log_loss, loss=other.losses)
+        return other
 
-    def solve(self, starts=None, seed: int = 0) -> Minima:
-        """Minima (R starts) in centred fit variables."""
-        if starts is None:
-            return polish(self.points, grid_starts(self.points), self.box, self.objective)
-        if isinstance(starts, int):
-            if starts < 1:
-                raise FitError(f"starts = {starts} must be at least 1.")
-            return solve_from(self.points, random_starts(starts, seed, self.points), self.box, self.objective)
-        theta = np.array([_theta_of(start) for start in starts])
-        return solve_from(self.points, centre(theta, self.points), self.box, self.objective)
+    def evaluate(self, theta, *, delta, weights=None, rows=None):
+        return evaluate(self.points, theta, self.objective, delta=delta, weights=weights, rows=rows)
+
+    def starts(self, wanted, seed: int) -> np.ndarray:
+        if wanted is None:
+            return grid_starts(self.points)
+        if isinstance(wanted, int):
+            if wanted < 1:
+                raise FitError(f"starts = {wanted} must be at least 1.")
+            return random_starts(wanted, seed, self.points)
+        return centre(np.array([_theta_of(start) for start in wanted]), self.points)
+
+    def solve(self, wanted=None, seed: int = 0) -> Minima:
+        """Minima (R starts) in centred fit variables; a start of the caller's is also tried with its terms re-projected."""
+        starts = self.starts(wanted, seed)
+        if wanted is None:
+            minima = polish(self, starts)
+        else:
+            minima = self._solve_from(starts)
+        best = np.array([int(np.argmin(minima.value))])
+        if nearly_gone(minima.theta[best], self.box)[0]:
+            minima = merge(minima, polish(self, without_first(minima.theta[best], self.box), lifting=False), best)
+        return minima
+
+    def _solve_from(self, starts) -> Minima:
+        """The lowest of three ways from each start: as it is, with its terms re-projected, and, where E went to zero, from
+        Chinchilla-like exponents: E = 0 with a small exponent is a local minimum of many tables."""
+        k = len(starts)
+        both = polish(self, np.concatenate([np.clip(starts, self.box.low, self.box.high), refine(self.points, starts)]))
+        minima = merge(select(both, np.arange(k)), select(both, np.arange(k, 2 * k)), np.arange(k))
+        stuck = np.flatnonzero(minima.theta[:, 0] <= self.box.vanish[0])
+        if len(stuck):
+            other = minima.theta[stuck].copy()
+            other[:, 3:] = np.maximum(other[:, 3:], 0.35)
+            minima = merge(minima, polish(self, refine(self.points, other)), stuck)
+        return minima
 
     def law(self, theta: np.ndarray) -> ChinchillaLaw:
         """The law at centred fit variables; E at its floor is zero."""
@@ -96,27 +121,29 @@ class ChinchillaProblem:
         E = 0.0 if theta[0] <= self.box.low[0] and np.isfinite(self.box.vanish[0]) else math.exp(log_E)
         return ChinchillaLaw(E, _exp(log_A), _exp(log_B), alpha, beta)
 
-    def value(self, theta: np.ndarray) -> np.ndarray:
-        """F of each row of theta."""
-        return evaluate(self.points, theta, self.objective)[0]
-
     def public(self, theta: np.ndarray) -> np.ndarray:
-        """Fit variables with log A and log B of the law itself."""
         return uncentre(theta, self.points)
 
     def inverse(self, theta: np.ndarray) -> np.ndarray:
-        """The inverse of `public`; an E of zero is its floor."""
         return np.clip(centre(theta, self.points), self.box.low, self.box.high)
 
-    def candidates(self, pilots, theta: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Starts of refits, from pilot refits."""
-        from scaling.fitting.refit import candidates_around
+    def log_losses(self, theta: np.ndarray, columns=slice(None)) -> np.ndarray:
+        return _log_loss(theta, self.points.x[columns], self.points.y[columns])
 
-        return candidates_around(self, pilots, theta, rng)
+    def losses_at(self, theta: np.ndarray, data: RunData) -> np.ndarray:
+        return _log_loss(theta, np.log(data.N), np.log(data.D))
 
-    def scale(self, theta: np.ndarray) -> np.ndarray:
-        """Damping scale (5, R) at theta."""
-        return damping_scale(self.points, theta, self.objective, self.objective.threshold)
+    def quantities(self, theta: np.ndarray, budget: float | None) -> dict[str, np.ndarray]:
+        return derived(theta, budget)
+
+    def scale(self, theta: np.ndarray, delta: float | None = None) -> np.ndarray:
+        return damping_scale(self.points, theta, self.objective, delta or self.objective.threshold)
+
+
+def _log_loss(theta, x, y) -> np.ndarray:
+    log_E, log_A, log_B, alpha, beta = theta.T[:, :, None]
+    with np.errstate(over="ignore"):
+        return np.log(np.exp(log_E) + np.exp(log_A - alpha * x) + np.exp(log_B - beta * y))
 
 
 def _exp(value: float) -> float:
@@ -139,7 +166,7 @@ def _finish(problem: ChinchillaProblem, minima: Minima, n_points: int) -> FitRes
     data, objective = problem.data, problem.objective
     best = int(np.argmin(np.where(np.isfinite(minima.value), minima.value, np.inf)))
     theta, F = minima.theta[best], float(minima.value[best])
-    limit = F * (1 + AGREE) + problem.noise * math.sqrt(F) + problem.noise**2
+    limit = F * (1 + AGREE) + problem.blur(F)
     agreeing = int((minima.value <= limit).sum())
     law = problem.law(theta)
     condition = condition_number(data.N, data.D, law.alpha, law.beta, law.E, law.A, law.B)
@@ -176,7 +203,8 @@ def _scaled_gradient(problem, minima, best) -> float:
 
 
 def _status(problem, minima, best, agreeing) -> tuple[Status, str, tuple[str, ...]]:
-    low, high = minima.at_low[best], minima.at_high[best]
+    low, high = minima.at_low[best].copy(), minima.at_high[best]
+    low[0] |= bool(minima.theta[best, 0] < problem.box.vanish[0])
     names = ("E", "A", "B", "alpha", "beta")
     at = tuple(name for name, lo, hi in zip(names, low, high, strict=True) if lo or hi)
     started = len(minima.value)

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from scaling.errors import FitError
-from scaling.fitting.kernel import predicted_log_loss
-from scaling.fitting.refit import PILOTS, Refits, chunks, refit, refit_losses
+from scaling.fitting.refit import PILOTS, Refits, candidates_around, chunks, refit, refit_losses
 from scaling.fitting.result import FitResult
 
 DEFAULT_RESAMPLES = 4000
@@ -105,20 +104,20 @@ def _resampled(problem, theta, resamples, rng, labels):
         return drawn if labels is None else drawn[:, labels]
 
     pilots = refit(problem, weights(min(PILOTS, resamples)), theta)
-    candidates = problem.candidates(pilots, theta, rng)
+    candidates = candidates_around(problem, pilots, theta, rng)
     for part in chunks(resamples, n):
         yield refit(problem, weights(part.stop - part.start), theta, candidates)
 
 
 def _parametric(problem, theta, resamples, rng):
-    points, objective = problem.points, problem.objective
-    fitted = predicted_log_loss(points, theta[None])[0]
-    root = np.sqrt(np.where(points.weights > 0, points.weights, 1.0))
-    r = points.log_loss - fitted if objective.log_space else points.loss - np.exp(fitted)
-    noise = (r * root - (r * root).mean()) * np.sqrt(points.n / max(points.n - len(theta), 1))
-    for part in chunks(resamples, points.n):
-        drawn = noise[rng.integers(0, points.n, (part.stop - part.start, points.n))] / root
-        losses = fitted + drawn if objective.log_space else np.log(np.maximum(np.exp(fitted) + drawn, 1e-300))
+    n, log_space = problem.data.n, problem.objective.log_space
+    fitted = problem.log_losses(theta[None])[0]
+    root = np.sqrt(np.where(problem.weights > 0, problem.weights, 1.0))
+    r = -problem.residual(theta[None])[0] * root
+    noise = (r - r.mean()) * np.sqrt(n / max(n - len(theta), 1))
+    for part in chunks(resamples, n):
+        drawn = noise[rng.integers(0, n, (part.stop - part.start, n))] / root
+        losses = fitted + drawn if log_space else np.log(np.maximum(np.exp(fitted) + drawn, 1e-300))
         yield refit_losses(problem, losses, theta)
 
 

@@ -1,0 +1,105 @@
+"""One line that a tired person can act on: usable up to a budget, provisional, or not identified, and why."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from scaling.fitting.quantities import is_five, log_optimum
+from scaling.fitting.result import FitResult, Status
+from scaling.quantities import format_quantity
+
+TIGHT = 2.0  # usable while the 95 % interval of N* stays within this factor on either side of N*
+REACH = 100.0  # beyond the data, in compute, no fit is called usable: nothing has tested the law there
+LOOSE = 10.0  # at the largest run's own compute: an interval of N* wider than this factor identifies nothing
+POOR_HOLDOUT = 0.02  # mean error of the held-out decade
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`level` is usable, provisional or not_identified; `limit` the compute (FLOP) up to which N* is known within 2x."""
+
+    level: str
+    line: str
+    reasons: tuple[str, ...]
+    limit: float | None = None
+    beyond: float | None = None  # limit over the largest run's compute
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"level": self.level, "line": self.line, "reasons": list(self.reasons), "usable_to_flops": self.limit,
+                "beyond_data": self.beyond}  # fmt: skip
+
+
+def verdict(fit: FitResult, draws=None, *, holdout=None, influence=None, disagreement: str | None = None,
+            lack=None, extra: tuple[str, ...] = ()) -> Verdict:  # fmt: skip
+    """Weigh everything that is known of a fit."""
+    if not fit.usable:
+        return Verdict("not_identified", f"not identified: {fit.message}", (fit.message,))
+    if not is_five(fit.names):
+        line = f"provisional: {fit.form} has no split of a budget; its constants are {fit.status}."
+        return Verdict("provisional", line, extra)
+    largest = float(fit.problem.data.flops.max())
+    reasons = [*_fit_reasons(fit), *_outside_reasons(holdout, influence, disagreement, lack), *extra]
+    if draws is None or len(draws.draws) < 20:
+        return Verdict("provisional", f"provisional: no intervals were made. {' '.join(reasons)}".strip(),
+                       ("no intervals were made", *reasons))  # fmt: skip
+    if fit.status is Status.AT_BOUND:  # draws that sit on a bound do not spread: their interval says nothing
+        return Verdict("provisional", f"provisional: {' '.join(reasons)}", tuple(reasons))
+    low, high = spread(fit, draws, largest)
+    if high / low > LOOSE:
+        line = (f"not identified: at the largest run's own compute ({largest:.3g} FLOP) N* may be anywhere from {low:.2g} "
+                f"to {high:.2g} times its estimate.")  # fmt: skip
+        return Verdict("not_identified", line, (line, *reasons))
+    limit = usable_limit(fit, draws, largest)
+    if limit is None:
+        low, high = spread(fit, draws, largest)
+        reasons.insert(0, f"N* is not known within {TIGHT:g}x even at {largest:.3g} FLOP ({low:.2g} to {high:.2g} of it).")
+        return Verdict("provisional", f"provisional: {' '.join(reasons)}", tuple(reasons))
+    reach = f"to {limit:.2g} FLOP ({format_quantity(limit / largest, digits=2)}x beyond the data)"
+    if reasons:
+        return Verdict("provisional", f"provisional, N* known within {TIGHT:g}x {reach}: {' '.join(reasons)}",
+                       tuple(reasons), limit, limit / largest)  # fmt: skip
+    return Verdict("usable", f"usable {reach}: N* within {TIGHT:g}x, at 95 %.", (), limit, limit / largest)
+
+
+def spread(fit: FitResult, draws, budget: float, level: float = 0.95) -> tuple[float, float]:
+    """The interval of N* at a budget, as factors of its estimate."""
+    log_N = log_optimum(draws.draws, budget)[0] - log_optimum(fit.theta, budget)[0]
+    low, high = np.percentile(log_N, [50 * (1 - level), 50 * (1 + level)])
+    with np.errstate(over="ignore"):
+        return float(np.exp(low)), float(np.exp(high))
+
+
+def usable_limit(fit: FitResult, draws, largest: float) -> float | None:
+    """The largest budget, at most 100x the largest run, up to which the interval of N* stays within 2x on either side."""
+    limit = None
+    for budget in np.geomspace(largest, REACH * largest, 41):
+        low, high = spread(fit, draws, float(budget))
+        if low < 1 / TIGHT or high > TIGHT:
+            break
+        limit = float(budget)
+    return limit
+
+
+def _fit_reasons(fit: FitResult) -> list[str]:
+    out = []
+    if fit.status is Status.AT_BOUND:
+        out.append(f"{', '.join(fit.at_bounds)} at a bound: {fit.message}")
+    if fit.n_starts > 2 and fit.n_agreeing < fit.n_starts / 3:
+        out.append(f"only {fit.n_agreeing} of {fit.n_starts} starts reach this minimum.")
+    out += [text for text in fit.warnings if "E =" in text or text.startswith(("Only", "alpha", "beta", "Condition"))]
+    return out
+
+
+def _outside_reasons(holdout, influence, disagreement, lack) -> list[str]:
+    out = []
+    if holdout is not None and holdout.mean_abs > POOR_HOLDOUT:
+        out.append(f"the largest decade of compute was predicted {holdout.mean_abs:.1%} off on average.")
+    if influence is not None and influence.warnings:
+        worst = influence.handfuls[0]
+        out.append(f"five runs decide the answer (N* times {1 + worst.change:.2f} without them).")
+    if disagreement:
+        out.append(disagreement)
+    if lack is not None and lack.probability < 1e-3:
+        out.append(f"the law misses the runs by more than their seed noise (F {lack.F:.3g}).")
+    return out
