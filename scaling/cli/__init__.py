@@ -12,6 +12,7 @@ COMMANDS = {  # name: (module, one line for --help)
     "status": ("sweeps.cli.status", "Where a sweep stands: running, done, failed, time left."),
     "fit": ("scaling.cli.fit", "Fit the loss law L(N, D) to a table of runs."),
     "allocate": ("scaling.cli.allocate", "Split a compute budget between parameters and tokens."),
+    "audit": ("scaling.cli.audit", "Set known models against a law: were N and D in proportion?"),
     "convert": ("scaling.cli.convert", "Any table of runs, or a tracker's, as our runs.csv."),
     "law": ("scaling.cli.law", "What a law says: its constants, plateaus and bottlenecks."),
     "count": ("scaling.cli.count", "Parameters, FLOPs and memory of a shape, by convention."),

@@ -83,13 +83,13 @@ def command(list_laws, list_gpus, as_json, out, grid, plot, plot_kind, **options
     if list_gpus:
         return click.echo(gpu_table())
     answer = _solve(options)
+    _write(answer, out, grid, plot, plot_kind)
     if as_json:
         print_json(answer.to_dict())
     else:
         click.echo(text(answer))
     for message in answer.warnings:
         warn(message)
-    _write(answer, out, grid, plot, plot_kind)
 
 
 def _solve(options):

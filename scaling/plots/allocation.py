@@ -42,7 +42,7 @@ def draw_sizes(answer: Allocation):
         axes.set_xlabel("parameters N")
         axes.set_ylabel("predicted loss, nats per token")
         axes.set_title(f"How flat the optimum is, under {_short(answer.law.name)}")
-        _quantity_ticks(axes.xaxis)
+        quantity_ticks(axes.xaxis)
         _tokens_axis(axes, cost, budget)
         axes.legend(loc="upper center")
         return figure
@@ -52,7 +52,7 @@ def draw_isoflops(answer: Allocation):
     """IsoFLOP curves at budgets around the answer's, each with its optimum, and the optima joined."""
     surface, cost, budget = _curve(answer)
     with styled() as plt:
-        figure, axes = plt.subplots()
+        figure, axes = plt.subplots(figsize=(8.6, 4.5))
         optima = []
         for factor, colour in zip(ISOFLOP_FACTORS, plt.get_cmap("viridis")([0.85, 0.68, 0.5, 0.3, 0.1]), strict=True):
             C = budget * factor
@@ -70,15 +70,16 @@ def draw_isoflops(answer: Allocation):
         axes.set_xlabel("parameters N")
         axes.set_ylabel("predicted loss, nats per token")
         axes.set_title(f"Loss at equal compute, under {_short(answer.law.name)}")
-        _quantity_ticks(axes.xaxis)
-        axes.legend(loc="upper right", ncols=2)
+        quantity_ticks(axes.xaxis)
+        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0))
         return figure
 
 
 def draw_frontier(answer: Allocation):
     """N* and D/N against compute, with the band over the draws and the compute the law was fitted on."""
     surface, cost, budget = _curve(answer)
-    budgets = _spaced(budget / 10**FRONTIER_DECADES, budget * 10**FRONTIER_DECADES, 61)
+    low = min(budget / 10**FRONTIER_DECADES, *(answer.law.flops_range or (budget,)))
+    budgets = _spaced(low, budget * 10**FRONTIER_DECADES, 61)
     points = [best_split(surface, cost, C, Constraints()) for C in budgets]
     bands = _bands(answer, surface, cost, budgets)
     panels = (
@@ -100,7 +101,7 @@ def draw_frontier(answer: Allocation):
             axes.set_xlim(budgets[0], budgets[-1])
             axes.set_xlabel("training compute, FLOP")
             axes.set_ylabel(label)
-            _quantity_ticks(axes.yaxis)
+            quantity_ticks(axes.yaxis)
         both[0].legend(loc="upper left")
         title = f"The best split over budgets, under {_short(answer.law.name)}"
         figure.suptitle(title, x=0.01, ha="left", weight="bold")
@@ -146,7 +147,8 @@ def _comparison_marks(axes, answer: Allocation) -> None:
         axes.plot([c["params"]], [c["loss"]], "D", color=colour, ms=6, zorder=5, label=label)
 
 
-def _quantity_ticks(axis) -> None:
+def quantity_ticks(axis) -> None:
+    """Ticks as people write quantities: 10B, 1T."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     low, high = axis.get_view_interval()
@@ -166,7 +168,7 @@ def _tokens_axis(axes, cost: Cost, budget: float) -> None:
 
     top = axes.secondary_xaxis("top", functions=(other, other))
     top.set_xlabel("tokens D")
-    _quantity_ticks(top.xaxis)
+    quantity_ticks(top.xaxis)
 
 
 def _bands(answer: Allocation, surface: Surface, cost: Cost, budgets: list[float]):
