@@ -23,15 +23,20 @@ def parse_quantity(text: str | float, *, name: str = "quantity") -> float:
     if isinstance(text, int | float) and not isinstance(text, bool):
         value = float(text)
     else:
-        match = _QUANTITY.match(str(text))
-        if match is None or not any(c.isdigit() for c in match["number"]):
-            raise InputError(f'{name}: cannot read "{text}" as a number. Write 70B, 1.4T, 5.76e23 or 1,000,000.')
-        digits, _, exponent = match["number"].replace(",", "").replace("_", "").lower().partition("e")
-        # one correctly rounded conversion: "0.07B" is 7e7 exactly, which 0.07 * 1e9 is not
-        value = float(f"{digits}e{int(exponent or 0) + SUFFIXES[match['suffix'].lower()]}")
+        value = _parse_text(str(text), name)
     if not math.isfinite(value):
         raise InputError(f"{name}: {text} is not a finite number.")
     return value
+
+
+def _parse_text(text: str, name: str) -> float:
+    """One correctly rounded conversion: "0.07B" is 7e7 exactly, which 0.07 * 1e9 is not."""
+    match = _QUANTITY.match(text)
+    digits, _, exponent = (match["number"] if match else "").replace(",", "").replace("_", "").lower().partition("e")
+    if match is None or not any(c.isdigit() for c in digits) or len(exponent) > 9:
+        shown = text if len(text) <= 60 else text[:57] + "..."
+        raise InputError(f'{name}: cannot read "{shown}" as a number. Write 70B, 1.4T, 5.76e23 or 1,000,000.')
+    return float(f"{digits}e{int(exponent or 0) + SUFFIXES[match['suffix'].lower()]}")
 
 
 def parse_positive(text: str | float, *, name: str = "quantity") -> float:
