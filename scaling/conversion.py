@@ -26,7 +26,7 @@ def runs_csv(runs: "Runs") -> str:
     order = [c for c in FIRST if c in table] + [c for c in table if c not in (*FIRST, "row", "source")] + ["source"]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([names.get(column, column) for column in order])
+    writer.writerow([names.get(str(column), column) for column in order])
     columns = [[_cell(value) for value in table[column].tolist()] for column in order]
     writer.writerows(zip(*columns, strict=True))
     return text.getvalue()
@@ -47,7 +47,8 @@ def _whole(runs: "Runs") -> pd.DataFrame:
 
 def _our_names(runs: "Runs", table: pd.DataFrame) -> dict[str, str]:
     """{"peak_lr": "learning_rate"}: lesser roles under our names, where these are free."""
-    return {column: role for role, column in runs.roles.items() if column in table and role not in table}
+    free = {role: column for role, column in runs.roles.items() if role not in table.columns}
+    return {column: role for role, column in free.items() if column in table.columns}
 
 
 def _cell(value: Any) -> str:

@@ -71,16 +71,17 @@ def find_faults(frame: pd.DataFrame, texts: dict[str, dict[int, str]], unit: str
         values = frame[name].to_numpy(dtype=float)
         for place in np.flatnonzero(~(np.isfinite(values) & (values > 0))).tolist():
             index = int(frame.index[place])
-            text = texts.get(name, {}).get(index, "" if unit == "line" else "nan")
-            faults.setdefault(index, _fault(name, values[place], text))
+            text = texts.get(name, {}).get(index, "")
+            faults.setdefault(index, _fault(name, values[place], text, "empty" if unit == "line" else "empty or nan"))
     return dict(sorted(faults.items()))
 
 
-def _fault(name: str, value: float, text: str) -> Fault:
+def _fault(name: str, value: float, text: str, gap: str) -> Fault:
     if math.isnan(value) and text.lower() not in MISSING:
+        text = " ".join(text.split())
         shown = text if len(text) <= 40 else text[:37] + "..."
         return Fault("unreadable", f'{name} is "{shown}", not a number', "failed", "Mend that cell or remove the row.")
-    said = (text or "empty") if math.isnan(value) else shortest(value)
+    said = (text or gap) if math.isnan(value) else shortest(value)
     if name != "loss":
         label = "not finite" if not math.isfinite(value) else "zero or negative"
         return Fault(label, f"{name} is {said}", "failed", "It must be above zero: mend that cell or remove the row.")
@@ -95,13 +96,14 @@ def _fault(name: str, value: float, text: str) -> Fault:
 
 def summarise(n_rows: int, excluded: Sequence[Any], unit: str) -> str:
     """ "41 rows, 2 diverged and 1 unfinished left out (lines 14, 20, 33)"."""
+    total = f"{n_rows} row{'s' * (n_rows != 1)}"
     if not excluded:
-        return f"{n_rows} rows"
+        return total
     counts: dict[str, int] = {}
     for exclusion in excluded:
         counts[exclusion.label] = counts.get(exclusion.label, 0) + 1
     *first, last = [f"{count} {label}" for label, count in counts.items()]
-    return f"{n_rows} rows, {', '.join(first)}{' and ' * bool(first)}{last} left out ({places(excluded, unit)})"
+    return f"{total}, {', '.join(first)}{' and ' * bool(first)}{last} left out ({places(excluded, unit)})"
 
 
 def places(rows: Sequence[Any], unit: str, limit: int = 12) -> str:

@@ -115,8 +115,11 @@ def _refuse_gaps(table: RawTable, chosen: set[str], trouble: dict[str, str]) -> 
     if lacking:
         options = " ".join(f"--map {role}=COLUMN" for role in lacking)
         compute = ", or give the training compute (flops)" if lacking in (["params"], ["tokens"]) else ""
+        alone = (
+            " The file has one column: is it delimited by comma, tab, semicolon or bar?" if len(headers) == 1 else ""
+        )
         messages.append(
-            f"no column for {' and '.join(lacking)}. Columns: {columns.list_columns(headers)}. "
+            f"no column for {', '.join(lacking)}.{alone} Columns: {columns.list_columns(headers)}. "
             f"Name {'it' if len(lacking) == 1 else 'them'} with {options}{compute}."
         )
     if messages:

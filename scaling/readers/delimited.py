@@ -45,12 +45,18 @@ def _find_header(name: str, data: bytes) -> tuple[int, int, str]:
         text = data[offset : len(data) if end < 0 else end].decode("utf-8", "replace").strip()
         if text.lower().startswith("sep=") and len(text) == 5 and line == 1:  # Excel's own first line
             declared = text[4]
-        elif text:
+        elif text and not (text.startswith("#") and _is_comment(data, end, text)):
             return line, offset, declared or _sniff(text)
         if end < 0:
             break
         offset, line = end + 1, line + 1
     raise InputError(f"{name}: the file has no header line.")
+
+
+def _is_comment(data: bytes, end: int, text: str) -> bool:
+    """Whether a line that starts with "#" stands above the header: the line below it has more cells."""
+    below = data[end + 1 : data.find(b"\n", end + 1) if end >= 0 else 0].decode("utf-8", "replace")
+    return end >= 0 and (below.startswith("#") or below.count(_sniff(below)) > text.count(_sniff(text)))
 
 
 def _sniff(header: str) -> str:
@@ -147,9 +153,12 @@ def _exact_by_default() -> bool:
 
 def _exact(name: str, data: bytes, header_line: int, offset: int, delimiter: str) -> RawTable:
     """The table by the csv module, each record with the line on which it starts."""
-    records, lines = _records(name, data[offset:].decode("utf-8"), header_line, delimiter)
+    text = data[offset:].decode("utf-8")
+    records, lines = _records(name, text, header_line, delimiter)
     if not records:
         raise InputError(f"{name}: the file has no header line.")
+    if "".join(text.split("\n")[lines[-1] - header_line :]).count('"') % 2:
+        raise InputError(f"{name} line {lines[-1]}: a quote is opened here and never closed. Close or remove it.")
     headers = _headers(name, records[0], lines[0])
     width = len(headers)
     for cells, line in zip(records[1:], lines[1:], strict=True):

@@ -146,9 +146,10 @@ def _gunzip(name: str, data: bytes) -> bytes:
 
 def decode_text(name: str, data: bytes, notes: list[str]) -> bytes:
     r"""UTF-8 bytes with "\n" line ends, from UTF-8, UTF-16 with a byte-order mark, or Windows-1252."""
-    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+    wide = _utf16(data)
+    if wide:
         try:
-            data = data.decode("utf-16").encode("utf-8")
+            data = data.decode(wide).encode("utf-8")
         except UnicodeError as error:
             raise InputError(f"{name}: starts like UTF-16 text but is not ({error}).") from error
         notes.append("decoded from UTF-16")
@@ -160,6 +161,17 @@ def decode_text(name: str, data: bytes, notes: list[str]) -> bytes:
     if b"\r" in data:
         data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     return data
+
+
+def _utf16(data: bytes) -> str:
+    """The UTF-16 codec of a text, by its byte-order mark or by zeros in every other byte; "" for other data."""
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        return "utf-16"
+    start = data[:64]
+    for codec, first in (("utf-16-le", 1), ("utf-16-be", 0)):
+        if len(start) >= 8 and not any(start[first::2]) and all(start[1 - first :: 2]):
+            return codec
+    return ""
 
 
 def _to_utf8(name: str, data: bytes, notes: list[str]) -> bytes:

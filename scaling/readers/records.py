@@ -20,17 +20,21 @@ def parse_json(name: str, data: bytes) -> RawTable:
     """
     text = data.decode("utf-8")
     try:
-        value = _load(text)
+        value = _load(name, text)
     except ValueError as error:
         return _parse_json_lines(name, text, error)
-    except RecursionError as error:
-        raise InputError(f"{name}: JSON nested too deeply to be a table.") from error
     records = _records_of(name, value)
     return _from_records(name, records, np.arange(1, len(records) + 1), unit="record")
 
 
-def _load(text: str) -> Any:
-    return json.loads(text, object_pairs_hook=_unique_keys, parse_int=_parse_int)
+def _load(place: str, text: str) -> Any:
+    """The JSON value; ValueError when it is none. Raises InputError for what JSON allows and a table cannot hold."""
+    try:
+        return json.loads(text, object_pairs_hook=_unique_keys, parse_int=_parse_int)
+    except RecursionError as error:
+        raise InputError(f"{place}: JSON nested too deeply to be a table.") from error
+    except _DoubledKey as error:
+        raise InputError(f'{place}: the key "{str(error)[:60]}" stands twice in one object. Remove one.') from error
 
 
 def _parse_int(text: str) -> int | float:
@@ -59,8 +63,8 @@ def _parse_json_lines(name: str, text: str, whole: ValueError) -> RawTable:
         if not row.strip():
             continue
         try:
-            record = _load(row)
-        except (ValueError, RecursionError) as error:
+            record = _load(f"{name} line {line}", row)
+        except ValueError as error:
             reason = whole if not records else error
             where = f"line {getattr(reason, 'lineno', line)}" if not records else f"line {line}"
             raise InputError(f"{name} {where}: not JSON ({getattr(reason, 'msg', reason)}).") from error
@@ -110,7 +114,9 @@ def _from_records(name: str, records: list[dict], lines: np.ndarray, *, unit: st
     columns = list(dict.fromkeys(key for record in flat for key in record))
     if not columns or not records:
         raise InputError(f"{name}: no runs in this file.")
-    frame = pd.DataFrame({i: _series([record.get(key) for record in flat]) for i, key in enumerate(columns)})
+    frame = pd.DataFrame(
+        {i: pd.Series([record.get(key) for record in flat], dtype=object) for i, key in enumerate(columns)}
+    )
     frame.columns = pd.Index(columns, dtype=object)
     return RawTable(name, frame, lines, unit)
 
@@ -124,13 +130,6 @@ def _flatten(record: dict, prefix: str = "") -> dict:
         else:
             flat[f"{prefix}{key}"] = json.dumps(value) if isinstance(value, list) else value
     return flat
-
-
-def _series(values: list) -> pd.Series:
-    """float64 for a column of floats alone, objects otherwise: whole numbers keep every digit until they are used."""
-    if all(isinstance(value, float) for value in values):
-        return pd.Series(values, dtype=np.float64)
-    return pd.Series(values, dtype=object)
 
 
 def _kind(value: Any) -> str:
