@@ -248,7 +248,7 @@ def _settled(grid: Grid, recorded: tuple[str, dict[str, Numerics]] | None) -> Ma
         if dtype is None or attention is None:
             return None
         chosen[shape_key(shape)] = Numerics(dtype, attention)
-    return Machine(device, _visible_gpus() if device == "cuda" else 0, chosen, ())
+    return Machine(device, _visible_gpus() if device == "cuda" else 0, chosen)
 
 
 def _visible_gpus() -> int:

@@ -11,14 +11,15 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from scaling.accounting import Shape, count_parameters, flops_per_token
 from scaling.errors import SweepError
 from sweeps.config import RunConfig
 from sweeps.grid import Grid
-from sweeps.plan import Numerics
+from sweeps.plan import Numerics, task_flops
 from sweeps.recipe import resolve
 from sweeps.worker import TRAIN
 
@@ -35,7 +36,18 @@ class Machine:
     device: str
     gpus: int
     numerics: dict[str, Numerics]  # by shape_key
-    speeds: tuple[tuple[float, float], ...]  # (FLOPs per token, FLOP/s), ascending; empty: not measured
+    speeds: tuple[tuple[float, float], ...] = ()  # (FLOPs per token, FLOP/s), ascending; empty: not measured
+    held_out_tokens: int = 0  # evaluated when a run ends
+    startup_seconds: float = 0.0  # until a worker can train
+
+    def seconds(self, column: Sequence[RunConfig]) -> float | None:
+        """Of one worker, for runs that share a trunk: training, and a forward pass over the held-out tokens at each end
+        (a third of training them); None when the speed was not measured."""
+        per_token = flops_per_token(column[0].shape()).total
+        speed = self.flops_per_second(per_token)
+        if speed is None:
+            return None
+        return (task_flops(column) + len(column) * self.held_out_tokens * per_token / 3) / speed
 
     def flops_per_second(self, per_token: float) -> float | None:
         """Training FLOP/s at that many FLOPs per token: between measured points in the logarithm, flat outside."""
@@ -80,7 +92,10 @@ def probe(
         raise SweepError(message if words[-1].startswith("SweepError: ") else f"timing this machine failed: {message}")
     answer = json.loads(done.stdout)
     numerics = {key: Numerics(*value) for key, value in answer["numerics"].items()}
-    return Machine(answer["device"], answer["gpus"], numerics, tuple(map(tuple, sorted(answer["speeds"]))))
+    speeds = tuple((x, y) for x, y in sorted(answer["speeds"]))
+    return Machine(
+        answer["device"], answer["gpus"], numerics, speeds, answer["held_out_tokens"], answer["startup_seconds"]
+    )
 
 
 def _sample(grid: Grid, shape: Shape, corpus: str, corpus_hash: str) -> RunConfig:
@@ -101,6 +116,7 @@ def answer(request: dict) -> dict:
         "sweeps.numerics" if request["train"] == TRAIN else request["train"].partition(":")[0]
     )
     device, gpus = _device(request["device"])
+    startup = time.process_time()  # of the interpreter and of torch
     samples = [RunConfig.from_dict({**data, "device": device}) for data in request["samples"]]
     samples.sort(key=lambda config: config.params)
     chosen = dict(request["known"])
@@ -109,7 +125,14 @@ def answer(request: dict) -> dict:
     speeds = []
     if request["speed_seconds"] and hasattr(tools, "measure_speed"):
         speeds = _speeds(tools.measure_speed, samples, chosen, request["corpus"], request["speed_seconds"])
-    return {"device": device, "gpus": gpus, "numerics": chosen, "speeds": speeds}
+    return {
+        "device": device,
+        "gpus": gpus,
+        "numerics": chosen,
+        "speeds": speeds,
+        "held_out_tokens": _held_out_tokens(request, samples[0].context),
+        "startup_seconds": startup,
+    }
 
 
 def _device(asked: str | None) -> tuple[str, int]:
@@ -148,13 +171,22 @@ def _speeds(measure_speed, samples: list[RunConfig], chosen: dict, corpus_name: 
 
     corpus = load_corpus(corpus_name)
     timed = _spread([config for config in samples if _is_quick(config, 1)] or samples[:1], TIMED_SHAPES)
-    speeds = {}
+    speeds: dict[float, float] = {}
     for config in timed:
         dtype, attention = chosen[shape_key(config.shape())]
         config = RunConfig.from_dict({**config.to_dict(), "dtype": dtype, "attention": attention})
         per_token = flops_per_token(config.shape()).total
         speeds[per_token] = per_token * measure_speed(config, corpus, seconds / len(timed))
     return list(speeds.items())
+
+
+def _held_out_tokens(request: dict, context: int) -> int:
+    if request["train"] != TRAIN:
+        return 0
+    from sweeps.corpus import load_corpus
+    from sweeps.evaluation import WINDOWS
+
+    return min(WINDOWS, (len(load_corpus(request["corpus"]).validation) - 1) // context) * context
 
 
 def _is_quick(config: RunConfig, variants: int) -> bool:

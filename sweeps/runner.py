@@ -79,7 +79,7 @@ class Runner:
         self._failures: dict[str, int] = {}
         self._marks: dict[str, tuple] = {}  # how far a trunk was when its attempt began
         self._storage_problem: str | None = None
-        self._table_due = 0.0
+        self._table_due, self._table_stale = 0.0, True
         self._stop_deadline = float("inf")
         wanted = {config.run_id for task in self._tasks.values() for config in task.configs}
         self.state = State(len(wanted), {run_id: r for run_id, r in self._all.items() if run_id in wanted})
@@ -181,7 +181,7 @@ class Runner:
     def _failed(self, task: Task, reason: str) -> None:
         """Another attempt, unless this one and as many before it as are allowed got nowhere."""
         got_somewhere = self._mark(task) != self._marks.get(task.trunk)
-        self._failures[task.trunk] = 1 if got_somewhere else self._failures.get(task.trunk, 0) + 1
+        self._failures[task.trunk] = 0 if got_somewhere else self._failures.get(task.trunk, 0) + 1
         attempts = self._failures[task.trunk]
         if attempts > self._retries:
             self._give_up(task, f"{reason} (attempt {attempts} of {self._retries + 1} without progress)")
@@ -220,6 +220,7 @@ class Runner:
             result = self._store.result(config.run_id)
             if result is not None and result != self._all.get(config.run_id):
                 self._all[config.run_id] = self.state.results[config.run_id] = result
+                self._table_stale = True
                 self._on_event(describe_result(result))
 
     def _gather_all(self) -> None:
@@ -230,7 +231,7 @@ class Runner:
 
     def _write_table_if_due(self) -> None:
         """After every change, as long as writing stays a small share of the time."""
-        if time.monotonic() < self._table_due or len(self._all) == getattr(self, "_table_rows", -1):
+        if not self._table_stale or time.monotonic() < self._table_due:
             return
         try:
             self._write_table()
@@ -240,7 +241,7 @@ class Runner:
     def _write_table(self) -> None:
         begun = time.monotonic()
         self._store.write_table(self._all)
-        self._table_rows = len(self._all)
+        self._table_stale = False
         self._table_due = time.monotonic() + (time.monotonic() - begun) / TABLE_SHARE
 
     def _summary(self) -> Summary:

@@ -178,6 +178,7 @@ class Store:
         Given the same results, whoever writes it writes the same bytes."""
         found = dict(known) if known is not None else self.results()[0]
         rows = sorted(found.values(), key=_order)
+        durable.make_folder(self.folder)
         durable.replace(self.runs_csv, table_text([result.row for result in rows]).encode())
         return rows
 

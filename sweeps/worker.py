@@ -313,7 +313,8 @@ def main(arguments: list[str]) -> int:
     job = Job(options.folder, options.train, options.checkpoint_seconds)
     if options.mode == "serve":
         serve(job)
-        return 0
+        sys.stderr.flush()
+        os._exit(0)  # a thread still waits for standard input, which the interpreter cannot close while it does
     return run(job, options.trunks)
 
 

@@ -6,7 +6,6 @@ from dataclasses import asdict
 
 import click
 
-from scaling.accounting import flops_per_token
 from scaling.cli.output import format_table, print_json
 from scaling.errors import SweepError
 from scaling.quantities import format_quantity
@@ -175,14 +174,9 @@ def _row(planned: Planned, config, results) -> dict:
 
 
 def _seconds(planned: Planned, columns: list) -> float | None:
-    """Core seconds of trunks with their branches at the measured speed."""
-    total = 0.0
-    for column in columns:
-        speed = planned.machine.flops_per_second(flops_per_token(column[0].shape()).total)
-        if speed is None:
-            return None
-        total += task_flops(column) / speed
-    return total
+    """Seconds of one worker for trunks with their branches."""
+    seconds = [planned.machine.seconds(column) for column in columns]
+    return None if None in seconds else sum(seconds)
 
 
 def _wall_seconds(planned: Planned, missing: list, workers: int) -> float | None:
@@ -195,7 +189,7 @@ def _wall_seconds(planned: Planned, missing: list, workers: int) -> float | None
                 return None
             lightest = loads.index(min(loads))
             loads[lightest] += seconds
-    return max(loads)
+    return max(loads) + planned.machine.startup_seconds * any(loads)
 
 
 def _dry_run_text(planned: Planned, costs: dict, results: dict, problems: list[str]) -> str:

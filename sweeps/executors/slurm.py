@@ -216,7 +216,9 @@ def _run(command: list[str]) -> str:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     except FileNotFoundError as error:
-        raise SweepError(f"executor slurm: {command[0]} is not on the PATH. Run this where jobs are submitted.") from error
+        raise SweepError(
+            f"executor slurm: {command[0]} is not on the PATH. Run this where jobs are submitted."
+        ) from error
     except subprocess.TimeoutExpired as error:
         raise SweepError(f"executor slurm: {command[0]} did not answer within two minutes.") from error
     if done.returncode:

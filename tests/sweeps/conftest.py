@@ -20,7 +20,9 @@ def make_config():
     def make(tokens=6400, *, seed=0, d_model=16, corpus_hash="0" * 16, corpus="text:nowhere", schedule="wsd"):
         shape = Shape(d_model=d_model, n_layers=2, n_heads=1, vocab_size=256, context=32, d_ff=4 * d_model)
         recipe = Recipe(batch_tokens=64, schedule=schedule, warmup_steps=5)
-        return resolve(shape, tokens, corpus=corpus, corpus_hash=corpus_hash, recipe=recipe, seed=seed, attention="fused")
+        return resolve(
+            shape, tokens, corpus=corpus, corpus_hash=corpus_hash, recipe=recipe, seed=seed, attention="fused"
+        )
 
     return make
 

@@ -9,6 +9,7 @@ from scaling.accounting import count_parameters
 from scaling.errors import ScalingError, SweepError
 from sweeps.grid import KEYS, parse_grid, read_grid
 from sweeps.plan import Numerics, plan, task_flops
+from sweeps.recipe import RECIPE_KEYS
 from sweeps.shapes import ASPECT_RATIO, nearest_shape
 
 BASE = 'corpus = "python"\n'
@@ -78,6 +79,10 @@ def test_what_a_grid_names_reaches_every_run():
     assert (config.learning_rate, config.batch_tokens, config.schedule, config.context) == (1e-3, 1024, "cosine", 64)
     assert (config.weight_decay, config.warmup_steps, config.clip, config.positions) == (0.1, 7, 2.0, "none")
     assert (config.data_seed, config.seed, config.beta2) == (5, 0, 0.99)
+
+
+def test_everything_that_the_recipe_lets_a_grid_override_is_a_key():
+    assert set(RECIPE_KEYS) <= set(KEYS)
 
 
 @pytest.mark.parametrize("wanted", [2e4, 4.5e4, 1.4e5, 1e6, 3e6, 1.24e8, 1e9, 7e10])
