@@ -19,7 +19,7 @@ import numpy as np
 from scaling.errors import InputError
 from sweeps.documents import SourceFile, list_sources, read_documents
 
-FORMAT = 3  # of the cache; raise it when the split or the layout changes
+FORMAT = 4  # of the cache; raise it when the split or the layout changes
 VALIDATION_FRACTION = 0.1
 VALIDATION_BYTES = 3_000_000  # at most: 23,000 windows of 128 bytes
 END_OF_DOCUMENT = b"\0"
@@ -173,14 +173,19 @@ def _first_of_each(keys: list[bytes], sizes: list[int]) -> set[int]:
 def _choose_validation(keys: list[bytes], sizes: list[int], kept: set[int]) -> set[int]:
     """Documents in the order of their hashes until a tenth of the bytes, or three million, are reached.
 
-    None larger than an eighth of that is taken, so that many documents speak; if none is that small, any may be.
+    So that many documents speak, none larger than an eighth of that is taken; where such do not make up three times as
+    much, larger ones are too.
     """
     target = min(VALIDATION_BYTES, VALIDATION_FRACTION * sum(sizes[i] for i in kept))
     order = sorted(kept, key=lambda index: keys[index])
-    small = [index for index in order if sizes[index] <= target / 8]
+    largest = target / 8
+    while sum(sizes[i] for i in order if sizes[i] <= largest) < 3 * target:
+        largest *= 2
     chosen: set[int] = set()
     total = 0
-    for index in small or order[: len(order) // 2]:
+    for index in order[: len(order) // 2]:
+        if sizes[index] > largest:
+            continue
         if total + sizes[index] / 2 > target:
             break
         chosen.add(index)

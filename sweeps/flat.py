@@ -4,16 +4,16 @@ import torch
 from torch import Tensor, nn
 
 from sweeps.config import RunConfig
-from sweeps.recipe import width_factor
+from sweeps.recipe import rate_of
 
 _ALIGN = 16  # elements: 64 bytes in float32, the width of a vector register
 _EPS = 1e-8
-GROUPS = ("scaled", "plain")  # those whose learning rate falls with width, and those whose rate does not
+GROUPS = ("matrix", "embedding", "norm")
 
 
 def group_of(name: str, parameter: Tensor) -> str:
-    """Hidden matrices and the head are scaled; embeddings, positions and norms are plain."""
-    return "plain" if parameter.ndim == 1 or "embedding" in name else "scaled"
+    """Hidden matrices and the head; token and position embeddings; scales and shifts of norms."""
+    return "norm" if parameter.ndim == 1 else "embedding" if "embedding" in name else "matrix"
 
 
 class FlatParameters:
@@ -73,11 +73,10 @@ class FlatParameters:
         torch.clamp(norm / config.clip, min=float(tokens), out=self._scale)
         self._count.fill_(step + 1)
         for group, (values, gradients, first, second) in self._slices.items():
-            scaled = group == "scaled"
             torch._fused_adamw_(
                 [values], [gradients], [first], [second], [], [self._count],
-                lr=config.learning_rate * factor * (width_factor(config.d_model, config.base_width) if scaled else 1.0),
-                beta1=config.beta1, beta2=config.beta2, weight_decay=config.weight_decay if scaled else 0.0,
+                lr=config.learning_rate * factor * rate_of(group, config), beta1=config.beta1, beta2=config.beta2,
+                weight_decay=config.weight_decay if group == "matrix" else 0.0,
                 eps=_EPS, amsgrad=False, maximize=False, grad_scale=self._scale, found_inf=None,
             )  # fmt: skip
         self.publish()

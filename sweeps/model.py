@@ -193,7 +193,7 @@ def initialise(model: Transformer, seed: int) -> None:
                 parameter.copy_(torch.randn(parameter.shape, generator=generator) * std)
 
 
-EMBEDDING_STD = 0.1
+EMBEDDING_STD = 1.0
 
 
 def _check(shape: Shape, attention: str) -> None:

@@ -15,6 +15,7 @@ COOLDOWN_SHAPES = ("1-sqrt", "linear")
 DTYPES = ("float32", "bfloat16")
 ATTENTIONS = ("fused", "explicit")
 MAX_WARMUP_SHARE = 0.1  # of a run: longer warm-ups bend the fitted exponents (Porian et al. 2024)
+EMBEDDING_RATE = 10.0  # measured in docs/training.md
 COSINE_FLOOR = 0.1  # a cosine ends at this share of its peak (Hoffmann et al. 2022, appendix B)
 
 
@@ -25,13 +26,13 @@ class Recipe:
     batch_tokens: int = 512  # small for short runs: see `batch_for`
     schedule: str = "wsd"
     warmup_steps: int = 40
-    cooldown_fraction: float = 0.2  # Hägele et al. 2024
+    cooldown_fraction: float = 0.18  # Hägele et al. 2024
     cooldown_shape: str = "1-sqrt"  # Hägele et al. 2024
     learning_rate: float = 4e-3  # at base_width
     base_width: int = 64
     weight_decay: float = 0.0
     beta1: float = 0.9
-    beta2: float = 0.95
+    beta2: float = 0.99
     clip: float = 1.0
 
     def __post_init__(self) -> None:
@@ -118,9 +119,14 @@ def warmup_for(steps: int, *, longest: int = Recipe.warmup_steps) -> int:
     return min(longest, int(MAX_WARMUP_SHARE * steps))
 
 
-def width_factor(d_model: int, base_width: int) -> float:
-    """The learning rate of hidden matrices and the head falls as 1/width (Yang et al. 2022, table 8, Adam)."""
-    return base_width / d_model
+def rate_of(group: str, config: RunConfig) -> float:
+    """Learning rate of a group of parameters, as a share of the recipe's.
+
+    Hidden matrices and the head fall as 1/width, embeddings and norms do not (Yang et al. 2022, table 8, Adam). An
+    embedding's row is touched by few tokens of a batch, and its entries are of order one: its rate is a constant times
+    higher, as in nanochat.
+    """
+    return {"matrix": config.base_width / config.d_model, "embedding": EMBEDDING_RATE, "norm": 1.0}[group]
 
 
 def cooldown_steps(steps: int, fraction: float) -> int:

@@ -83,7 +83,7 @@ def describe(config: RunConfig, corpus: Corpus, batches: Batches, cost: Cost, *,
         "tokens_per_second": rate,
         "mfu": rate * flops_per_token(config.shape()).total / matmul_ceiling(config.device, config.dtype),
         "peak_memory_bytes": peak_memory(config.device),
-        "torch_version": torch.__version__,
+        "torch_version": str(torch.__version__),
         "version": version("isoflop"),
         "started_at": cost.started_at,
     }
