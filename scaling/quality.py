@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from scaling.metrics import NATS
 from scaling.readers.numbers import MISSING, shortest
 
 STATUSES = {
@@ -192,6 +193,10 @@ def _rising(table: pd.DataFrame, roles: dict[str, str]) -> np.ndarray:
     return result
 
 
+def _exact_duplicates(table: pd.DataFrame, roles: dict[str, str]) -> np.ndarray:
+    return table.duplicated(["params", "tokens", "loss"], keep=False).to_numpy()
+
+
 def _near_duplicates(table: pd.DataFrame, roles: dict[str, str]) -> np.ndarray:
     """Runs within 1 % of another in N and in C that are not repetitions of the same (N, D)."""
     exact, first = _cells(table)
@@ -231,8 +236,18 @@ _TESTS: tuple[tuple[str, str, Callable[[pd.DataFrame, dict[str, str]], np.ndarra
     ),
     ("diverged", "loss no better than a uniform guess over the vocabulary", _no_better_than_uniform),
     ("diverged", "loss over 10 % above that of every shorter run of its size: diverged or over-fitted", _rising),
+    ("exact duplicate", "the same N, D and loss as another row, so counted twice", _exact_duplicates),
     ("near-duplicate", "within 1 % of another run in N and in C, so not independent of it", _near_duplicates),
 )
+
+
+def label_metric(table: pd.DataFrame, metric: str) -> list[Label]:
+    """A loss said to be in nats per token that is below one throughout."""
+    highest = table["loss"].max()
+    if metric != NATS or highest >= 1:
+        return []
+    text = f"every loss is below 1 (up to {highest:.4g}): hardly nats per token of text; say what it is with --metric"
+    return [Label("metric", text)]
 
 
 def _identical_losses(table: pd.DataFrame, unit: str) -> list[Label]:
@@ -260,7 +275,7 @@ def _identical_losses(table: pd.DataFrame, unit: str) -> list[Label]:
 
 
 def _has_digits(value: float) -> bool:
-    return len(repr(value).replace(".", "").lstrip("0").partition("e")[0]) >= DIGITS
+    return len(repr(float(value)).replace(".", "").lstrip("0").partition("e")[0]) >= DIGITS
 
 
 def _own_labels(table: pd.DataFrame, roles: dict[str, str], unit: str) -> list[Label]:

@@ -218,6 +218,7 @@ class _Draft:
         table = self.frame.drop(columns="_file").reset_index(drop=True)
         labels = [
             *quality.label_rows(table, self.roles, self.unit),
+            *quality.label_metric(table, self.metric),
             *studies.label_studies(table, self.roles),
         ]
         if not any(label.label == "mixed" for label in labels) and not studies.study_column(table, self.roles):

@@ -170,8 +170,8 @@ def best_of(frame: pd.DataFrame, groups: Sequence[str] = ()) -> np.ndarray:
 
 
 def last_of(frame: pd.DataFrame, run: str) -> np.ndarray:
-    """True for the row with the most tokens of each run, the last of equals."""
-    ids = pd.factorize(frame[run], use_na_sentinel=False)[0]
+    """True for the row with the most tokens of each run, the last of equals; one id at two sizes is two runs."""
+    ids = frame.groupby([run, "params"], sort=False, dropna=False).ngroup().to_numpy()
     order = np.lexsort((-np.arange(len(frame)), -frame["tokens"].to_numpy(), ids))
     return _first_of_each(ids, order)
 

@@ -28,14 +28,19 @@ def test_bits_per_byte_stay_without_the_bytes_per_token_of_every_row():
 
 
 def test_metric_names():
-    assert parse_metric("bpb") == "bits_per_byte" and parse_metric("PPL") == "perplexity" and parse_metric(None) == "nats_per_token"
+    assert (
+        parse_metric("bpb") == "bits_per_byte"
+        and parse_metric("PPL") == "perplexity"
+        and parse_metric(None) == "nats_per_token"
+    )
     assert all(parse_metric(name) == name for name in METRICS)
     with pytest.raises(InputError, match='unknown metric "accuracy". Known metrics: nats_per_token'):
         parse_metric("accuracy")
 
 
 @pytest.mark.parametrize(
-    ("column", "factor"), [("val_ppl", None), ("eval/perplexity", None), ("bits_per_token", math.log(2)), ("eval/bpt", math.log(2))]
+    ("column", "factor"),
+    [("val_ppl", None), ("eval/perplexity", None), ("bits_per_token", math.log(2)), ("eval/bpt", math.log(2))],
 )
 def test_a_metric_is_recognised_from_the_name_of_the_column(tmp_path, column, factor):
     runs = read_runs(write_csv(tmp_path, f"params,tokens,{column}\n1e6,1e8,20\n2e6,1e8,18\n"))

@@ -12,12 +12,19 @@ GOOD = "run_id,params,tokens,loss,status\na,1e6,1e8,3.5,done\nb,2e6,2e8,3.2,done
 
 
 def test_the_table_is_float64_under_our_names_with_place_and_source(tmp_path):
-    path = write_csv(tmp_path, "Model Size,Training Tokens,val_loss,host\n1000000,100000000,3.5,x\n2000000,200000000,3.2,y\n")
+    path = write_csv(
+        tmp_path, "Model Size,Training Tokens,val_loss,host\n1000000,100000000,3.5,x\n2000000,200000000,3.2,y\n"
+    )
     runs = read_runs(path)
     assert list(runs.table.columns) == ["params", "tokens", "loss", "flops", "host", "row", "source"]
     assert all(runs.table[c].dtype == np.float64 for c in ("params", "tokens", "loss", "flops"))
     assert runs.table["row"].tolist() == [2, 3] and set(runs.table["source"]) == {path} and runs.sources == [path]
-    assert runs.notes == ['params = "Model Size"', 'tokens = "Training Tokens"', 'loss = "val_loss"', "flops derived: C = 6ND"]
+    assert runs.notes == [
+        'params = "Model Size"',
+        'tokens = "Training Tokens"',
+        'loss = "val_loss"',
+        "flops derived: C = 6ND",
+    ]
     assert runs.column("Model Size") == "params" and runs.column("host") == "host" and len(runs) == 2
     with pytest.raises(InputError, match='no column "nope". Columns: params, tokens'):
         runs.column("nope")
@@ -28,7 +35,11 @@ def test_rows_that_are_not_done_are_left_out_whatever_their_loss(tmp_path):
     runs = read_runs(write_csv(tmp_path, GOOD + rows))
     assert runs.table["run_id"].tolist() == ["a", "b", "g"]
     assert [(e.row, e.run_id, e.reason) for e in runs.excluded] == [
-        (4, "c", "status diverged"), (5, "d", "status running"), (6, "e", "status crashed"), (7, "f", "status is empty")]  # fmt: skip
+        (4, "c", "status diverged"),
+        (5, "d", "status running"),
+        (6, "e", "status crashed"),
+        (7, "f", "status is empty"),
+    ]
     assert runs.summary() == "7 rows, 1 diverged, 1 unfinished and 2 failed left out (lines 4, 5, 6, 7)"
     assert runs.excluded[0].to_dict() == {"row": 4, "run_id": "c", "reason": "status diverged"}
     assert runs.left_out["status"].tolist() == ["diverged", "unfinished", "failed", "failed"]
@@ -63,7 +74,10 @@ def test_an_unusable_loss_stops_or_is_left_out_when_told(tmp_path, cell):
     assert runs.summary() == f"3 rows, 1 {label} left out (line 4)"
 
 
-@pytest.mark.parametrize(("cell", "said"), [("-5", "params is -5"), ("0", "params is 0"), ("", "params is empty"), ("1e6 or so", 'params is "1e6 or so"')])
+@pytest.mark.parametrize(
+    ("cell", "said"),
+    [("-5", "params is -5"), ("0", "params is 0"), ("", "params is empty"), ("1e6 or so", 'params is "1e6 or so"')],
+)
 def test_an_unusable_size_stops(tmp_path, cell, said):
     with pytest.raises(InputError, match=f"line 4: {said}"):
         read_runs(write_csv(tmp_path, GOOD + f"c,{cell},3e8,3.1,done\n"))
@@ -82,7 +96,7 @@ def test_no_usable_row_is_an_error_with_the_reasons(tmp_path):
 def test_where_comes_before_the_check_so_bad_rows_can_be_left_aside(tmp_path):
     path = write_csv(tmp_path, GOOD + "c,3e6,3e8,nan,done\n")
     runs = read_runs(path, where="run_id != 'c'")
-    assert len(runs) == 2 and runs.n_rows == 2 and 'where "run_id != \'c\'": 2 of 3 rows' in runs.notes
+    assert len(runs) == 2 and runs.n_rows == 2 and "where \"run_id != 'c'\": 2 of 3 rows" in runs.notes
     with pytest.raises(InputError, match="keeps none of the 3 rows"):
         read_runs(path, where="run_id == 'z'")
     assert len(read_runs(path, exclude=["line 4"])) == 2 == len(read_runs(path, exclude=["c"]))
@@ -97,18 +111,32 @@ def test_empty_computes_are_filled_by_6nd(tmp_path):
 def test_names_of_ours_that_play_no_role_step_aside(tmp_path):
     path = write_csv(tmp_path, "row,source,params,tokens,val_loss,loss\n7,lab,1e6,1e8,3.5,9\n")
     runs = read_runs(path, mapping=["loss=val_loss"])
-    assert runs.table.iloc[0][["row (in the file)", "source", "loss", "loss (in the file)"]].tolist() == [7, "lab", 3.5, 9]
+    assert runs.table.iloc[0][["row (in the file)", "source", "loss", "loss (in the file)"]].tolist() == [
+        7,
+        "lab",
+        3.5,
+        9,
+    ]
 
 
 def test_run_ids_stay_texts(tmp_path):
-    runs = read_runs(write_csv(tmp_path, "name,params,tokens,loss\n007,1e6,1e8,3.5\n008,2e6,2e8,3.2\n"), exclude=["007"])
+    runs = read_runs(
+        write_csv(tmp_path, "name,params,tokens,loss\n007,1e6,1e8,3.5\n008,2e6,2e8,3.2\n"), exclude=["007"]
+    )
     assert runs.table["run_id"].tolist() == ["008"] and runs.excluded[0].run_id == "007"
 
 
 @pytest.mark.parametrize(
     ("factor", "words"),
-    [(1.0, None), (1 / 3, "C counts 2ND"), (8 / 6, "8ND"), (1.1, "more than 6ND"), (0.6, "less than 6ND"), (1e-9, "factor 1e9")],
-)  # fmt: skip
+    [
+        (1.0, None),
+        (1 / 3, "C counts 2ND"),
+        (8 / 6, "8ND"),
+        (1.1, "more than 6ND"),
+        (0.6, "less than 6ND"),
+        (1e-9, "factor 1e9"),
+    ],
+)
 def test_the_ratio_of_6nd_to_c_is_explained(tmp_path, factor, words):
     rows = "".join(f"{n},{d},3.5,{6 * n * d * factor}\n" for n, d in ((1e6, 1e8), (2e6, 3e8), (5e6, 4e8)))
     runs = read_runs(write_csv(tmp_path, "params,tokens,loss,flops\n" + rows))

@@ -22,23 +22,47 @@ def path(tmp_path):
 
 @pytest.mark.parametrize(
     ("condition", "rows"),
-    [("dataset == 'c4' and params < 1e9", [2, 3]), ("dataset != 'c4'", [4]), ("params < 1B", [2, 3, 4]), ("tokens >= 0.2B", [3, 4, 5, 6]),
-     ("lr in [0.1, 0.3]", [2, 3, 5]), ("dataset not in ('c4',)", [4]), ("not dataset == 'c4'", [4]), ("1e8 < tokens < 3e8", [3, 4, 5, 6]),
-     ("`Model Name` == 'large one'", [5, 6]), ("tokens / params > 50", [2, 3, 4]), ("loss < 3.25 or run == 'b'", [4, 5, 6]),
-     ('dataset == "rpj"', [4]), ("learning_rate == 0.2", [4, 6]), ("0.15 < lr", [4, 6]), ("-loss < -3.45", [2])],
-)  # fmt: skip
+    [
+        ("dataset == 'c4' and params < 1e9", [2, 3]),
+        ("dataset != 'c4'", [4]),
+        ("params < 1B", [2, 3, 4]),
+        ("tokens >= 0.2B", [3, 4, 5, 6]),
+        ("lr in [0.1, 0.3]", [2, 3, 5]),
+        ("dataset not in ('c4',)", [4]),
+        ("not dataset == 'c4'", [4]),
+        ("1e8 < tokens < 3e8", [3, 4, 5, 6]),
+        ("`Model Name` == 'large one'", [5, 6]),
+        ("tokens / params > 50", [2, 3, 4]),
+        ("loss < 3.25 or run == 'b'", [4, 5, 6]),
+        ('dataset == "rpj"', [4]),
+        ("learning_rate == 0.2", [4, 6]),
+        ("0.15 < lr", [4, 6]),
+        ("-loss < -3.45", [2]),
+    ],
+)
 def test_where(path, condition, rows):
     assert read_runs(path, where=condition).table["row"].tolist() == rows
 
 
 @pytest.mark.parametrize(
     ("condition", "message"),
-    [("dataset = 'c4'", "cannot be read"), ("nope > 1", 'no column "nope"'), ("params", "is not a condition"),
-     ("__import__('os').system('true')", "not allowed"), ("params.max() > 1", "not allowed"), ("dataset < 5", "put it in quotes"),
-     ("params == 'big'", "compares the numbers in params with a text"), ("1 < 2", "neither of them a column"),
-     ("loss and params > 1", "compare it with a value"), ("dataset + 1 > 2", "arithmetic on something that is no number"),
-     ("lr is 0.1", "not allowed"), ("", "cannot be read"), ("[x for x in params]", "not allowed"), ("lr in 3", "a list after it")],
-)  # fmt: skip
+    [
+        ("dataset = 'c4'", "cannot be read"),
+        ("nope > 1", 'no column "nope"'),
+        ("params", "is not a condition"),
+        ("__import__('os').system('true')", "not allowed"),
+        ("params.max() > 1", "not allowed"),
+        ("dataset < 5", "put it in quotes"),
+        ("params == 'big'", "compares the numbers in params with a text"),
+        ("1 < 2", "neither of them a column"),
+        ("loss and params > 1", "compare it with a value"),
+        ("dataset + 1 > 2", "arithmetic on something that is no number"),
+        ("lr is 0.1", "not allowed"),
+        ("", "cannot be read"),
+        ("[x for x in params]", "not allowed"),
+        ("lr in 3", "a list after it"),
+    ],
+)
 def test_where_refuses_what_is_no_condition(path, condition, message):
     with pytest.raises(InputError) as caught:
         read_runs(path, where=condition)

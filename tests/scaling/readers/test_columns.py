@@ -13,24 +13,68 @@ def roles(header):
 
 @pytest.mark.parametrize(
     ("header", "role", "exponent"),
-    [("N", "params", 0), ("params", "params", 0), ("n_params", "params", 0), ("parameters", "params", 0), ("Model Size", "params", 0),
-     ("num_params", "params", 0), ("params_M", "params", 6), ("Params (B)", "params", 9), ("parameters in millions", "params", 6),
-     ("numParams", "params", 0), ("parameter_count", "params", 0), ("#params", "params", 0), ("config.n_params", "params", 0),
-     ("Training Tokens", "tokens", 0), ("D", "tokens", 0), ("tokens", "tokens", 0), ("training_tokens_B", "tokens", 9),
-     ("throughput/total_tokens", "tokens", 0), ("Training FLOP", "flops", 0), ("C", "flops", 0), ("compute", "flops", 0),
-     ("total_gflops", "flops", 9), ("throughput/total_gflops", "flops", 9), ("Compute (PFLOPs)", "flops", 15),
-     ("C (1e18)", "flops", 18), ("loss", "loss", 0), ("val_loss", "loss", 0), ("eval/loss", "loss", 0), ("final_loss", "loss", 0),
-     ("eval/paloma/macro_loss", "loss", 0), ("C4 Eval Loss", "loss", 0), ("metrics.val_loss", "loss", 0), ("L", "loss", 0)],
-)  # fmt: skip
+    [
+        ("N", "params", 0),
+        ("params", "params", 0),
+        ("n_params", "params", 0),
+        ("parameters", "params", 0),
+        ("Model Size", "params", 0),
+        ("num_params", "params", 0),
+        ("params_M", "params", 6),
+        ("Params (B)", "params", 9),
+        ("parameters in millions", "params", 6),
+        ("numParams", "params", 0),
+        ("parameter_count", "params", 0),
+        ("#params", "params", 0),
+        ("config.n_params", "params", 0),
+        ("Training Tokens", "tokens", 0),
+        ("D", "tokens", 0),
+        ("tokens", "tokens", 0),
+        ("training_tokens_B", "tokens", 9),
+        ("throughput/total_tokens", "tokens", 0),
+        ("Training FLOP", "flops", 0),
+        ("C", "flops", 0),
+        ("compute", "flops", 0),
+        ("total_gflops", "flops", 9),
+        ("throughput/total_gflops", "flops", 9),
+        ("Compute (PFLOPs)", "flops", 15),
+        ("C (1e18)", "flops", 18),
+        ("loss", "loss", 0),
+        ("val_loss", "loss", 0),
+        ("eval/loss", "loss", 0),
+        ("final_loss", "loss", 0),
+        ("eval/paloma/macro_loss", "loss", 0),
+        ("C4 Eval Loss", "loss", 0),
+        ("metrics.val_loss", "loss", 0),
+        ("L", "loss", 0),
+    ],
+)
 def test_knows_a_header(header, role, exponent):
     assert (role, exponent) in roles(header)
 
 
 @pytest.mark.parametrize(
     "header",
-    ["tokens_per_second", "d_model", "d_k", "n_layers", "l", "loss_std", "loss_c4_val_lo95", "z_loss", "loss_fn", "flops_per_token",
-     "unique_tokens", "warmup_tokens", "batch_tokens", "num_workers", "loss_weight", "cc_mult", "size_t_shirt"],
-)  # fmt: skip
+    [
+        "tokens_per_second",
+        "d_model",
+        "d_k",
+        "n_layers",
+        "l",
+        "loss_std",
+        "loss_c4_val_lo95",
+        "z_loss",
+        "loss_fn",
+        "flops_per_token",
+        "unique_tokens",
+        "warmup_tokens",
+        "batch_tokens",
+        "num_workers",
+        "loss_weight",
+        "cc_mult",
+        "size_t_shirt",
+    ],
+)
 def test_takes_no_other_column_for_a_role(header):
     assert not roles(header)
 
@@ -38,13 +82,20 @@ def test_takes_no_other_column_for_a_role(header):
 def test_pf_days_and_qualified_counts():
     (days,) = candidates("compute_pf_days")
     assert days.factor == 8.64e19
-    assert {c.counts for h in ("N_no_emb", "n_params_nonemb", "Non_vocab_parameters") for c in candidates(h)} == {"non-embedding"}
+    assert {c.counts for h in ("N_no_emb", "n_params_nonemb", "Non_vocab_parameters") for c in candidates(h)} == {
+        "non-embedding"
+    }
     assert candidates("active_params")[0].counts == "active"
 
 
 def test_normalise():
     assert [normalise(h) for h in ("Model Size", "numParams", "eval/loss", "config.N", " FLOPs ")] == [
-        "model_size", "num_params", "eval_loss", "n", "flops"]  # fmt: skip
+        "model_size",
+        "num_params",
+        "eval_loss",
+        "n",
+        "flops",
+    ]
 
 
 def read(tmp_path, header, rows="1e6,1e8,3.5,4e6\n2e6,2e8,3.2,5e6\n", **options):
@@ -55,10 +106,14 @@ def read(tmp_path, header, rows="1e6,1e8,3.5,4e6\n2e6,2e8,3.2,5e6\n", **options)
 
 @pytest.mark.parametrize(
     ("header", "options"),
-    [("N,D,loss,N_no_emb", ["params=N", "params=N_no_emb"]), ("params,tokens,train_loss,val_loss", ["loss=train_loss", "loss=val_loss"]),
-     ("params,tokens,loss,val_loss", ["loss=loss", "loss=val_loss"]), ("N,D,loss,tokens_seen", ["tokens=tokens_seen", "tokens=D"]),
-     ("params,compute,loss,training_flops", ["flops=compute", "flops=training_flops", "flops=6ND"])],
-)  # fmt: skip
+    [
+        ("N,D,loss,N_no_emb", ["params=N", "params=N_no_emb"]),
+        ("params,tokens,train_loss,val_loss", ["loss=train_loss", "loss=val_loss"]),
+        ("params,tokens,loss,val_loss", ["loss=loss", "loss=val_loss"]),
+        ("N,D,loss,tokens_seen", ["tokens=tokens_seen", "tokens=D"]),
+        ("params,compute,loss,training_flops", ["flops=compute", "flops=training_flops", "flops=6ND"]),
+    ],
+)
 def test_two_candidates_stop_with_the_options_to_paste(tmp_path, header, options):
     with pytest.raises(InputError) as caught:
         read(tmp_path, header)
@@ -81,17 +136,23 @@ def test_columns_with_the_same_numbers_are_one(tmp_path):
 
 
 def test_mapping_by_hand_with_a_unit_and_by_computing(tmp_path):
-    runs = read(tmp_path, "size x,D,loss,C", "1,1e8,3.5,9\n2,2e8,3.2,9\n", mapping={"params": "size x:M", "flops": "6ND"})
+    runs = read(
+        tmp_path, "size x,D,loss,C", "1,1e8,3.5,9\n2,2e8,3.2,9\n", mapping={"params": "size x:M", "flops": "6ND"}
+    )
     assert runs.table["params"].tolist() == [1e6, 2e6]
     assert runs.table["flops"].tolist() == [6e14, 2.4e15]
-    assert any('in M (1 is 1M)' in note for note in runs.notes)
+    assert any("in M (1 is 1M)" in note for note in runs.notes)
 
 
 @pytest.mark.parametrize(
     ("mapping", "message"),
-    [({"params": "nope"}, 'no column "nope". Columns: params, tokens, loss, x'), (["params"], "write it as ROLE=COLUMN"),
-     ({"parms": "x"}, 'unknown role "parms"'), (["loss=x", "loss=loss"], "loss is mapped twice")],
-)  # fmt: skip
+    [
+        ({"params": "nope"}, 'no column "nope". Columns: params, tokens, loss, x'),
+        (["params"], "write it as ROLE=COLUMN"),
+        ({"parms": "x"}, 'unknown role "parms"'),
+        (["loss=x", "loss=loss"], "loss is mapped twice"),
+    ],
+)
 def test_wrong_mappings(tmp_path, mapping, message):
     with pytest.raises(InputError) as caught:
         read(tmp_path, "params,tokens,loss,x", mapping=mapping)
@@ -102,7 +163,9 @@ def test_wrong_mappings(tmp_path, mapping, message):
 def test_missing_roles_name_the_columns_and_the_option(tmp_path):
     with pytest.raises(InputError) as caught:
         read(tmp_path, "alpha,beta,gamma,delta")
-    assert "no column for params, tokens, loss" in str(caught.value) and "alpha, beta, gamma, delta" in str(caught.value)
+    assert "no column for params, tokens, loss" in str(caught.value) and "alpha, beta, gamma, delta" in str(
+        caught.value
+    )
     with pytest.raises(InputError, match="--map tokens=COLUMN, or give the training compute"):
         read(tmp_path, "params,x,loss,y")
 

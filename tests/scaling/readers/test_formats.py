@@ -123,8 +123,13 @@ def test_row_is_the_line_of_the_record_even_after_quoted_line_breaks(tmp_path):
 
 
 def test_windows_1252_text_is_said(tmp_path):
-    runs = read_runs(write(tmp_path, "umlaut.csv", CSV.replace("loss", "loss,größe").replace("5\n", "5,1\n")
-                           .replace("0\n", "0,2\n").encode("cp1252")))  # fmt: skip
+    runs = read_runs(
+        write(
+            tmp_path,
+            "umlaut.csv",
+            CSV.replace("loss", "loss,größe").replace("5\n", "5,1\n").replace("0\n", "0,2\n").encode("cp1252"),
+        )
+    )
     assert any("Windows-1252 (line 1" in note for note in runs.notes)
 
 
@@ -154,8 +159,10 @@ def test_a_folder_with_one_table_and_an_empty_one_are_refused(tmp_path):
         read_runs(str(tmp_path))
 
 
-@pytest.mark.parametrize(("name", "message"), [("nowhere.csv", "no such file"), ("x" * 5000, "cannot be opened"),
-                                               ("no*.csv", "no file matches")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("nowhere.csv", "no such file"), ("x" * 5000, "cannot be opened"), ("no*.csv", "no file matches")],
+)
 def test_missing_files(tmp_path, name, message):
     with pytest.raises(InputError, match=message):
         read_runs(str(tmp_path / name))
@@ -169,8 +176,14 @@ def test_standard_input(monkeypatch):
 
 def test_the_exact_parser_and_the_fast_one_agree(tmp_path):
     rng = np.random.default_rng(0)
-    frame = pd.DataFrame({"params": rng.lognormal(18, 2, 200), "tokens": rng.lognormal(22, 2, 200),
-                          "loss": rng.lognormal(1, 0.3, 200), "note": ["a, b"] * 200})  # fmt: skip
+    frame = pd.DataFrame(
+        {
+            "params": rng.lognormal(18, 2, 200),
+            "tokens": rng.lognormal(22, 2, 200),
+            "loss": rng.lognormal(1, 0.3, 200),
+            "note": ["a, b"] * 200,
+        }
+    )
     fast = read_runs(write(tmp_path, "fast.csv", frame.to_csv(index=False)))
     exact = read_runs(write(tmp_path, "exact.csv", frame.assign(note="a,\nb").to_csv(index=False)))
     for column in ("params", "tokens", "loss"):

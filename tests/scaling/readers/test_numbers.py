@@ -18,15 +18,31 @@ def values(cells, **options):
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("70B", 70e9), ("1.4T", 1.4e12), ("32.0K", 32e3), ("4.5E-05", 4.5e-5), ("1,000,000", 1e6), ("$10M", 1e7), ("0.07B", 7e7),
-     ("1_000_000", 1e6), ("1 000 000", 1e6), ("\u22122.5", -2.5), ("1\u202f000", 1e3), (" 3.5 ", 3.5), ("1,234.5", 1234.5),
-     ("125m", 125e6), ("1e400", np.inf)],
-)  # fmt: skip
+    [
+        ("70B", 70e9),
+        ("1.4T", 1.4e12),
+        ("32.0K", 32e3),
+        ("4.5E-05", 4.5e-5),
+        ("1,000,000", 1e6),
+        ("$10M", 1e7),
+        ("0.07B", 7e7),
+        ("1_000_000", 1e6),
+        ("1 000 000", 1e6),
+        ("\u22122.5", -2.5),
+        ("1\u202f000", 1e3),
+        (" 3.5 ", 3.5),
+        ("1,234.5", 1234.5),
+        ("125m", 125e6),
+        ("1e400", np.inf),
+    ],
+)
 def test_reads_a_number(text, value):
     assert values([text, "1"]) == [value, 1.0]
 
 
-@pytest.mark.parametrize("text", ["12abc", "1.2.3", "1,2,3", "1,00", "0x10", "1e", "70BB", "11%", "yes", "--1", "1e5 tokens"])
+@pytest.mark.parametrize(
+    "text", ["12abc", "1.2.3", "1,2,3", "1,00", "0x10", "1e", "70BB", "11%", "yes", "--1", "1e5 tokens"]
+)
 def test_refuses_what_is_no_number(text):
     found = to_float64(pd.Series([text, "2.5"], dtype=object))
     assert found.unreadable and np.isnan(found.values[0]) and found.values[1] == 2.5
