@@ -5,6 +5,7 @@ AdamW. Trained without the causal mask the same model reads the answer off its i
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -26,6 +27,8 @@ from sweeps.recipe import Recipe, resolve, schedule_factor
 LECTURE = preset("lecture").shape
 MANUAL = "manual"
 HELD_OUT_WINDOWS = 256
+HELD_OUT_SHARE = 12  # one byte in so many of the manual is held out
+LONG_LINE = 24  # bytes; shorter lines are everyone's
 REPORT_EVERY = 25  # steps between reports; each reports the mean of its steps
 
 
@@ -103,7 +106,7 @@ def train_demo(config: DemoConfig, *, report: Callable[[DemoRun], None] = lambda
 def demo_text(corpus: str, *, least: int) -> tuple[Tensor, Tensor]:
     """Bytes to train on and bytes held out, (n,) and (m,), sharing no document.
 
-    "manual" is the language reference that `pydoc` carries, every tenth chapter held out. Raises InputError for an
+    "manual" is the language reference that `pydoc` carries, some chapters held out. Raises InputError for an
     interpreter without it, for a part of fewer than `least` bytes, and as `load_corpus` does.
     """
     train, held_out = _manual() if corpus == MANUAL else _loaded(corpus)
@@ -124,9 +127,21 @@ def _manual() -> tuple[np.ndarray, np.ndarray]:
     except ImportError as error:
         raise InputError('demo: this Python has no pydoc_data. Give another text: "python" or "text:PATH".') from error
     chapters = [topics[name].encode() for name in sorted(topics)]
-    kept, out = [c for i, c in enumerate(chapters) if i % 10 != 9], chapters[9::10]
-    train, held_out = (np.frombuffer(b"\n\n".join(part), dtype=np.uint8).copy() for part in (kept, out))
+    chosen = _apart(chapters, least=sum(map(len, chapters)) // HELD_OUT_SHARE)
+    parts = ([c for i, c in enumerate(chapters) if i not in chosen], [chapters[i] for i in sorted(chosen)])
+    train, held_out = (np.frombuffer(b"\n\n".join(part), dtype=np.uint8).copy() for part in parts)
     return train, held_out
+
+
+def _apart(chapters: list[bytes], *, least: int) -> set[int]:
+    """The first chapters, `least` bytes of them, that share next to no line with another: many are printed twice."""
+    lines = [{line for line in chapter.split(b"\n") if len(line) >= LONG_LINE} for chapter in chapters]
+    seen = Counter(line for own in lines for line in own)
+    chosen: set[int] = set()
+    for i, own in enumerate(lines):
+        if sum(len(chapters[j]) for j in chosen) < least and sum(seen[line] > 1 for line in own) <= 0.02 * len(own):
+            chosen.add(i)
+    return chosen
 
 
 def evaluate(model: Transformer, text: Tensor, *, mask: bool) -> tuple[float, float]:
