@@ -99,7 +99,8 @@ def temperature_figure(rows: Sequence[Mapping[str, Any]], prompt: str, *, most: 
         first.set_yticks(range(len(order)), labels=names, family="monospace")
         first.invert_yaxis()
         first.set_ylabel("next byte")
-        figure.suptitle(f"The byte after “{prompt[-40:]}”", x=0.01, ha="left", fontweight="bold", fontsize=11)
+        figure.suptitle(f"The byte after “{prompt[-40:]}”", x=0.01, ha="left", fontweight="bold",
+                        fontsize=11, parse_math=False)  # fmt: skip
         figure.supxlabel("probability", fontsize=10)
         return figure
 

@@ -5,7 +5,7 @@ import pytest
 
 from scaling.attention_cost import crossovers, default_lengths, layer_cost
 from scaling.laws import published_law
-from scaling.plots.demo import heads_figure, loss_figure, mask_figure, name_byte, temperature_figure
+from scaling.plots.demo import name_byte, temperature_figure
 from scaling.plots.lecture import attention_cost_figure, bottlenecks_figure, plateaus_figure
 from scaling.plots.style import save_figure
 from scaling.presets import preset
@@ -60,19 +60,14 @@ def test_the_dots_stand_where_the_lines_cross():
         assert height == pytest.approx(layer_cost(shape, n).attention, rel=0.02)
 
 
-def test_every_picture_is_written(tmp_path):
+def test_pictures_take_a_measurement_with_gaps_and_a_prompt_with_marks(tmp_path):
     shape, rng = preset("lecture").shape, np.random.default_rng(0)
     measured = {"tokens": [8, 16, 32], "attention": [1e-4, 2e-4, None], "fused": [1e-4] * 3, "linear": [2e-4] * 3,
                 "recurrent": [3e-4] * 3, "crossover": 20.0}  # fmt: skip
-    weights, labels = np.tril(rng.random((2, 6, 6))), list("abcdef")
     rows = [{"temperature": T, "entropy": 1.0, "p": rng.dirichlet(np.ones(256))} for T in (0.5, 1.0, 2.0)]
-    hidden = np.where(np.tri(6, dtype=bool), 0.0, -np.inf)
     figures = {
         "cost": attention_cost_figure([layer_cost(shape, n) for n in (8, 64, 512)], crossovers(shape), measured),
-        "loss": loss_figure({"a": [(100, 5.0), (200, 4.0)], "b": [(100, 5.0), (200, 1.0)]}, held_out={"a": 4.2}),
-        "mask": mask_figure(rng.normal(size=(6, 6)), hidden, weights[0], labels),
-        "heads": heads_figure([weights, weights], labels),
-        "temperature": temperature_figure(rows, "a $prompt$ _with_ ^marks"),
+        "temperature": temperature_figure(rows, "$x^ and $\\frac _{"),  # no formula
     }
     for name, figure in figures.items():
         save_figure(figure, tmp_path / f"{name}.png")

@@ -27,7 +27,7 @@ def noise(tmp_path, monkeypatch):
 
 
 def small_run(corpus, **options):
-    settings = {"shape": SMALL, "corpus": corpus, "tokens": 250_000, "batch_tokens": 1024, "learning_rate": 2e-2}
+    settings = {"shape": SMALL, "corpus": corpus, "tokens": 180_000, "batch_tokens": 1024, "learning_rate": 2e-2}
     return train_demo(DemoConfig(**{**settings, **options}))
 
 
