@@ -146,7 +146,178 @@ class DataConstrainedLaw(_Constants):
         return G * (G * U) ** (self.beta / self.alpha)
 
 
-FORMS: dict[str, type] = {law.form: law for law in (ChinchillaLaw, DataConstrainedLaw)}
+@dataclass(frozen=True)
+class TiedLaw(_Constants):
+    """L(N, D) = E + A / N**alpha + B / D**alpha: one exponent for both, so that N_opt and D_opt grow alike.
+
+    The over-training law of Gadre et al. (2024, arXiv:2403.08540), L = E + (a M**eta + b M**-eta) C**-eta with
+    M = D/N and C = 6ND, is this law with alpha = 2 eta, A = b 6**-eta and B = a 6**-eta.
+    """
+
+    E: float
+    A: float
+    B: float
+    alpha: float
+
+    form: ClassVar[str] = "tied"
+    equation: ClassVar[str] = "L = E + A/N^alpha + B/D^alpha"
+    POSITIVE: ClassVar[tuple[str, ...]] = ("A", "B", "alpha")
+    NON_NEGATIVE: ClassVar[tuple[str, ...]] = ("E",)
+    N_exponent: ClassVar[float] = 0.5
+    D_exponent: ClassVar[float] = 0.5
+
+    def loss(self, N, D):
+        return self.E + self.A / N**self.alpha + self.B / D**self.alpha
+
+    def N_opt(self, C):
+        """Parameters that minimise the loss subject to C = 6 N D."""
+        return (self.A / self.B) ** (0.5 / self.alpha) * (C / 6) ** 0.5
+
+    def D_opt(self, C):
+        """Tokens that minimise the loss subject to C = 6 N D."""
+        return C / (6 * self.N_opt(C))
+
+
+@dataclass(frozen=True)
+class KaplanLaw(_Constants):
+    """L(N, D) = ((N_c/N)**(alpha_N/alpha_D) + D_c/D)**alpha_D, without an irreducible loss (Kaplan et al. 2020, eq. 1.5).
+
+    In the paper N excludes embeddings; here N is what the runs counted.
+    """
+
+    N_c: float
+    D_c: float
+    alpha_N: float
+    alpha_D: float
+
+    form: ClassVar[str] = "kaplan"
+    equation: ClassVar[str] = "L = ((N_c/N)^(alpha_N/alpha_D) + D_c/D)^alpha_D"
+    POSITIVE: ClassVar[tuple[str, ...]] = ("N_c", "D_c", "alpha_N", "alpha_D")
+
+    def loss(self, N, D):
+        return ((self.N_c / N) ** (self.alpha_N / self.alpha_D) + self.D_c / D) ** self.alpha_D
+
+    @property
+    def N_exponent(self) -> float:
+        """a in N_opt ~ C**a under C = 6 N D: alpha_D / (alpha_N + alpha_D)."""
+        return self.alpha_D / (self.alpha_N + self.alpha_D)
+
+    @property
+    def D_exponent(self) -> float:
+        """b in D_opt ~ C**b under C = 6 N D."""
+        return self.alpha_N / (self.alpha_N + self.alpha_D)
+
+    def N_opt(self, C):
+        """Parameters that minimise the loss subject to C = 6 N D, trained to the end (not Kaplan's early stopping)."""
+        r = self.alpha_N / self.alpha_D
+        return (r * self.N_c**r * C / (6 * self.D_c)) ** (1 / (r + 1))
+
+    def D_opt(self, C):
+        """Tokens that minimise the loss subject to C = 6 N D."""
+        return C / (6 * self.N_opt(C))
+
+
+@dataclass(frozen=True)
+class InteractionLaw(_Constants):
+    """L(N, D) = E + A/N**alpha + B/D**beta + G/(N**alpha D**beta): small models gain more, or less, from tokens."""
+
+    E: float
+    A: float
+    B: float
+    G: float
+    alpha: float
+    beta: float
+
+    form: ClassVar[str] = "interaction"
+    equation: ClassVar[str] = "L = E + A/N^alpha + B/D^beta + G/(N^alpha D^beta)"
+    POSITIVE: ClassVar[tuple[str, ...]] = ("alpha", "beta")
+    NON_NEGATIVE: ClassVar[tuple[str, ...]] = ("E", "A", "B", "G")
+
+    def loss(self, N, D):
+        return self.E + self.A / N**self.alpha + self.B / D**self.beta + self.G / (N**self.alpha * D**self.beta)
+
+
+@dataclass(frozen=True)
+class ParameterLaw(_Constants):
+    """L(N) = E + A / N**alpha: parameters alone, for runs with tokens to spare or of one token count."""
+
+    E: float
+    A: float
+    alpha: float
+
+    form: ClassVar[str] = "power_N"
+    equation: ClassVar[str] = "L = E + A/N^alpha"
+    POSITIVE: ClassVar[tuple[str, ...]] = ("A", "alpha")
+    NON_NEGATIVE: ClassVar[tuple[str, ...]] = ("E",)
+
+    def loss(self, N, D=None):
+        return self.E + self.A / N**self.alpha
+
+
+@dataclass(frozen=True)
+class TokenLaw(_Constants):
+    """L(D) = E + B / D**beta: tokens alone, for runs of one model size."""
+
+    E: float
+    B: float
+    beta: float
+
+    form: ClassVar[str] = "power_D"
+    equation: ClassVar[str] = "L = E + B/D^beta"
+    POSITIVE: ClassVar[tuple[str, ...]] = ("B", "beta")
+    NON_NEGATIVE: ClassVar[tuple[str, ...]] = ("E",)
+
+    def loss(self, N, D):
+        return self.E + self.B / D**self.beta
+
+
+@dataclass(frozen=True)
+class ComputeLaw(_Constants):
+    """L(C) = E + K / C**gamma with C = 6 N D: compute alone, for runs at one ratio of tokens to parameters."""
+
+    E: float
+    K: float
+    gamma: float
+
+    form: ClassVar[str] = "power_C"
+    equation: ClassVar[str] = "L = E + K/C^gamma, C = 6ND"
+    POSITIVE: ClassVar[tuple[str, ...]] = ("K", "gamma")
+    NON_NEGATIVE: ClassVar[tuple[str, ...]] = ("E",)
+
+    def loss(self, N, D):
+        return self.E + self.K / (6.0 * N * D) ** self.gamma
+
+
+@dataclass(frozen=True)
+class BrokenLaw(_Constants):
+    """L(C) = E + K C**-gamma (1 + (C/C_break)**(1/width))**(-bend width), C = 6 N D: one smooth break, for curves.
+
+    Caballero et al. (2022, arXiv:2210.14891, eq. 1 with n = 1). The slope goes from -gamma to -(gamma + bend) around
+    C_break, over about `width` e-folds of C.
+    """
+
+    E: float
+    K: float
+    gamma: float
+    C_break: float
+    bend: float
+    width: float
+
+    form: ClassVar[str] = "broken"
+    equation: ClassVar[str] = "L = E + K C^-gamma (1 + (C/C_break)^(1/width))^(-bend width), C = 6ND"
+    POSITIVE: ClassVar[tuple[str, ...]] = ("K", "C_break", "width")
+    NON_NEGATIVE: ClassVar[tuple[str, ...]] = ("E",)
+
+    def loss(self, N, D):
+        C = 6.0 * N * D
+        ratio = C / self.C_break
+        return self.E + self.K * C**-self.gamma * (1 + ratio ** (1 / self.width)) ** (-self.bend * self.width)
+
+
+_FORMS: tuple[type, ...] = (
+    ChinchillaLaw, TiedLaw, KaplanLaw, InteractionLaw, DataConstrainedLaw, ParameterLaw, TokenLaw, ComputeLaw, BrokenLaw,
+)  # fmt: skip
+FORMS: dict[str, type] = {law.form: law for law in _FORMS}  # type: ignore[attr-defined]
 
 
 def law_from_dict(data: dict) -> Any:

@@ -47,7 +47,7 @@ def fit_law(
     objective = Objective(loss_function, delta)
     data = run_data(runs, weights)
     if form != "chinchilla":
-        from scaling.fitting.forms import fit_form
+        from scaling.fitting.form_fit import fit_form
 
         return fit_form(data, form, objective, starts=starts, bounds=bounds, seed=seed)
     design = design_of(data)
