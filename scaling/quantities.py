@@ -21,7 +21,7 @@ def parse_quantity(text: str | float, *, name: str = "quantity") -> float:
     Raises InputError, naming the value, for anything else; NaN and infinities are refused as well.
     """
     if isinstance(text, int | float) and not isinstance(text, bool):
-        value = float(text)
+        value = float(text) if abs(text) < 1e308 or isinstance(text, float) else math.inf
     else:
         value = _parse_text(str(text), name)
     if not math.isfinite(value):

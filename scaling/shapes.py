@@ -130,10 +130,10 @@ def _candidates(params: float, request: ShapeRequest) -> Iterator[Shape]:
         if one is not None and two is not None:
             first, second = count_parameters(one).total, count_parameters(two).total
             per_layer, base = second - first, 2 * first - second
-            if base > 1.2 * params:
-                return
             wanted = (params - base) / per_layer
             fewest, most = max(1, math.ceil(d / hi)), math.floor(d / lo)
+            if base + fewest * per_layer > 1.2 * params:
+                return  # and wider ones are larger still
             for layers in sorted({min(max(n, fewest), most) for n in (math.floor(wanted), math.ceil(wanted))}):
                 if layers >= fewest and (shape := request.build(d, layers, multiple)) is not None:
                     yield shape

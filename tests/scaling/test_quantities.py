@@ -34,7 +34,10 @@ def test_reads_what_people_write(text, value):
     assert parse_quantity(text) == value
 
 
-@pytest.mark.parametrize("text", ["", "abc", "1,00,000", "70 BB", "nan", "inf", "e5", "1e", "1e9999999999", "0x10", "B", "70B tokens", None])
+UNREADABLE = ["", "abc", "1,00,000", "70 BB", "nan", "inf", "e5", "1e", "1e9999999999", "0x10", "B", "70B tokens", None]
+
+
+@pytest.mark.parametrize("text", UNREADABLE)
 def test_refuses_the_rest_and_names_it(text):
     with pytest.raises(InputError, match="budget") as caught:
         parse_quantity(text, name="budget")
@@ -47,7 +50,7 @@ def test_a_long_text_is_cut_in_the_message():
     assert len(str(caught.value)) < 200
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, "1e999", "1e400T"])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, "1e999", "1e400T", 10**400])
 def test_refuses_what_is_not_finite(value):
     with pytest.raises(InputError, match="finite"):
         parse_quantity(value)
