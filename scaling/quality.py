@@ -61,8 +61,13 @@ def read_status(column: pd.Series) -> np.ndarray:
     return texts.map(known).to_numpy(dtype=object)
 
 
-def say_status(status: Any) -> str:
-    return "status is empty" if pd.isna(status) or not str(status).strip() else f"status {str(status).strip()[:40]}"
+def say_status(status: Any, reason: Any = None) -> str:
+    """ "status diverged", with the reason that the table gives."""
+    if pd.isna(status) or not str(status).strip():
+        return "status is empty"
+    said = f"status {str(status).strip()[:40]}"
+    given = "" if pd.isna(reason) else " ".join(str(reason).split())[:120]
+    return given if given.startswith("status ") else f"{said}: {given}" if given else said
 
 
 def find_faults(frame: pd.DataFrame, texts: dict[str, dict[int, str]], unit: str) -> dict[int, Fault]:
@@ -287,7 +292,7 @@ def _own_labels(table: pd.DataFrame, roles: dict[str, str], unit: str) -> list[L
     if not marked.any():
         return []
     at = table["row"].to_numpy()[marked].tolist()
-    reasons = table.loc[marked, roles["outlier_reason"]].value_counts().to_dict() if "outlier_reason" in roles else {}
+    reasons = table.loc[marked, roles["reason"]].value_counts().to_dict() if "reason" in roles else {}
     why = f": {', '.join(f'{reason} {count}' for reason, count in reasons.items())}" if reasons else ""
     text = (
         f'the file marks {len(at)} rows in "{column}"{why} ({lines(at, unit)}); --where "{column} == 0" leaves them out'

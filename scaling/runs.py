@@ -174,7 +174,9 @@ class _Draft:
             return
         status = quality.read_status(self.frame["status"])
         rows = status != "done"
-        reasons = [quality.say_status(text) for text in self.frame["status"][rows]]
+        gone = self.frame.loc[rows]
+        given = gone[self.roles["reason"]] if "reason" in self.roles else [None] * len(gone)
+        reasons = [quality.say_status(text, why) for text, why in zip(gone["status"], given, strict=True)]
         self.drop(rows, reasons, list(status[rows]), status[rows])
 
     def leave_out_unusable(self, skip: bool) -> None:

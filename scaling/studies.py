@@ -43,7 +43,7 @@ def label_repeats(table: pd.DataFrame, roles: dict[str, str]) -> list[Label]:
 
 def _telling(table: pd.DataFrame, roles: dict[str, str]) -> list[str]:
     """Columns with a few values each, in which runs could differ by design."""
-    marks = {roles.get("outlier"), roles.get("outlier_reason")}
+    marks = {roles.get("outlier"), roles.get("reason")}
     skip = {"params", "tokens", "loss", "flops", "row", "run_id", "status"} | marks
     return [c for c in table.columns if c not in skip and 1 < table[c].nunique() <= MOST_VALUES]
 

@@ -57,7 +57,7 @@ SECONDARY = _split({
     "bits_per_byte": "bits_per_byte bpb",
     "history_step": "_step",
     "outlier": "outlier is_outlier epoch_outlier outliers",
-    "outlier_reason": "reason outlier_reason",
+    "reason": "reason outlier_reason failure_reason",
 })  # fmt: skip
 NUMERIC = (
     "learning_rate", "unique_tokens", "batch_tokens", "steps", "total_steps", "schedule_end_tokens", "fraction",
