@@ -17,6 +17,7 @@ from scaling.accounting import Shape, count_parameters, flops_per_token
 from scaling.errors import AllocationError, InputError
 from scaling.memory import training_memory
 from scaling.quantities import format_quantity
+from scaling.roots import bisect
 
 NEAR_ENOUGH = 0.02  # relative, in N: moves the loss at a fixed C by about 1e-6 of itself
 FLOPS_TOLERANCE = 1e-3  # rounding to whole steps may not move C by more
@@ -124,7 +125,7 @@ def _candidates(params: float, request: ShapeRequest) -> Iterator[Shape]:
     """For every width, the two depths around the wanted N that the aspect ratio allows."""
     multiple = request.multiple(params)
     lo, hi = request.aspect_range(params)
-    d = multiple
+    d = multiple * max(1, round(_narrowest(params, request, lo) / multiple))
     while d <= MAX_WIDTH:
         one, two = request.build(d, 1, multiple), request.build(d, 2, multiple)
         if one is not None and two is not None:
@@ -138,6 +139,13 @@ def _candidates(params: float, request: ShapeRequest) -> Iterator[Shape]:
                 if layers >= fewest and (shape := request.build(d, layers, multiple)) is not None:
                     yield shape
         d += multiple
+
+
+def _narrowest(params: float, request: ShapeRequest, aspect: float) -> float:
+    """A width below any that is needed: where blocks and embeddings of the deepest shape hold 0.7 of the wanted N."""
+    block = (2 + 2 / request.kv_groups + (3 if request.gated_mlp else 2) * request.ff_ratio) / aspect
+    embedding = request.vocab_size * (1 if request.tied else 2) + request.context
+    return bisect(lambda d: (block * d * d + embedding) * d - 0.7 * params, 0.0, float(MAX_WIDTH))
 
 
 def _no_shape(params: float, request: ShapeRequest, nearest: Shape | None) -> str:

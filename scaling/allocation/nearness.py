@@ -5,9 +5,9 @@ from dataclasses import replace
 from scaling.allocation.constraints import Constraints
 from scaling.allocation.cost import Cost
 from scaling.allocation.result import Marginal, NearOptimal
-from scaling.allocation.roots import bisect
 from scaling.allocation.solver import LOG_MAX, Point, _exp, _log, solve, tokens_for_loss
 from scaling.allocation.surface import Surface
+from scaling.roots import bisect
 
 LOSS_SHARES = (0.001, 0.01)
 COMPUTE_SHARES = (0.01, 0.10)

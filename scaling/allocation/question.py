@@ -77,8 +77,8 @@ def _rough_params(question: Question) -> float | None:
 
 def optimal_params_for_tokens(surface: Surface, D: float) -> float:
     """N whose compute-optimal D, under 6ND, is that many tokens."""
-    from scaling.allocation.roots import bisect
     from scaling.allocation.solver import LOG_MAX, _exp
+    from scaling.roots import bisect
 
     return _exp(bisect(lambda x: optimal_tokens_for(surface, Cost(), _exp(x)) - D, 0.0, LOG_MAX))
 

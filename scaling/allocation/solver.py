@@ -15,10 +15,10 @@ from typing import Any
 from scaling.allocation.constraints import Constraints
 from scaling.allocation.cost import Cost
 from scaling.allocation.repeats import repeated_tokens_for_loss
-from scaling.allocation.roots import bisect, least_on_grid
 from scaling.allocation.surface import Surface
 from scaling.errors import AllocationError
 from scaling.quantities import format_quantity
+from scaling.roots import bisect, least_on_grid
 
 LOG_MAX = math.log(1e30)  # no N or D is sought beyond
 
