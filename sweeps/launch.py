@@ -74,7 +74,7 @@ def launch(
     grid = read_grid(grid_file)
     store = Store(out)
     durable.make_folder(store.folder)
-    with _hold(store, join):
+    with hold_folder(store, join):
         if join:
             _await_numerics(grid, store)
         else:
@@ -166,7 +166,7 @@ def _cancel_jobs(store: Store) -> list[str]:
     return cancel_jobs(store)
 
 
-class _hold:
+class hold_folder:
     """The folder's own lease for as long as a sweep lasts; joiners go without."""
 
     def __init__(self, store: Store, join: bool):

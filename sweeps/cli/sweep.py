@@ -227,4 +227,18 @@ def _dry_run_text(planned: Planned, costs: dict, results: dict, problems: list[s
 
 
 def _tune(grid: str, out: str, workers: int | None, as_json: bool) -> None:
-    raise SweepError("--tune is not available yet.")
+    from sweeps.tune import tune
+    from sweeps.tuning import tuning_table
+
+    store = Store(out)
+    stop = _StopSignal()
+    with display_for(store) as display:
+        stop.announce = display.event
+        transfer, summary = tune(
+            grid, out, workers=workers, should_stop=stop, on_change=display.change, on_event=display.event
+        )
+    if as_json:
+        print_json({"transfer": asdict(transfer), "runs_csv": str(store.runs_csv)})
+    else:
+        click.echo(f"{format_table(*tuning_table(transfer))}\n\nLearning rate: {transfer.message}.")
+    _raise_if_unfinished(summary, store)
