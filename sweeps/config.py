@@ -45,6 +45,10 @@ class RunConfig:
     device: str  # "cpu" or "cuda"
 
     def shape(self) -> Shape:
+        return self._shape
+
+    @cached_property
+    def _shape(self) -> Shape:
         return Shape(
             d_model=self.d_model,
             n_layers=self.n_layers,
@@ -55,7 +59,7 @@ class RunConfig:
             positions=self.positions,
         )
 
-    @property
+    @cached_property
     def params(self) -> int:
         """Total parameters."""
         return count_parameters(self.shape()).total
