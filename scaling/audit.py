@@ -17,7 +17,7 @@ from scaling.allocation.comparison import compare
 from scaling.allocation.cost import Cost
 from scaling.allocation.law_choice import LawChoice, choose_law
 from scaling.allocation.plan import extrapolation
-from scaling.allocation.surface import Surface
+from scaling.allocation.surface import Surface, make_surface
 from scaling.errors import InputError
 from scaling.quantities import format_quantity, parse_positive
 
@@ -131,7 +131,7 @@ def audit(models: Iterable[NamedModel] | None = None, *, law: Any = None, level:
     chosen = tuple(known_models() if models is None else models)
     if not chosen:
         raise InputError("audit: no models. Name one with --model NAME=N,D, or give a CSV.")
-    surface = Surface(choice.law)
+    surface, _ = make_surface(choice.law, None)
     rows = tuple(_audit_one(model, choice, surface, level) for model in chosen)
     return Audit(choice, rows, (*choice.warnings, *_warnings(choice, rows)))
 

@@ -15,7 +15,7 @@ from scaling.allocation.question import Question, refer_to, with_attention
 from scaling.allocation.result import Allocation
 from scaling.allocation.solver import Point, cheapest, closed_form, solve
 from scaling.allocation.surface import Surface, make_surface
-from scaling.errors import AllocationError, LawError, ScalingError
+from scaling.errors import AllocationError, ScalingError
 from scaling.hardware import implied_mfu
 from scaling.laws import PUBLISHED, law_to_dict
 from scaling.quantities import format_quantity, parse_positive
@@ -349,7 +349,7 @@ def _with_other_laws(answer: Allocation, q: Question, others: Sequence[Any]) -> 
         try:
             surface, _ = make_surface(choice.law, q.surface.unique_tokens)
             point = solve(surface, q.cost, q.flops, q.constraints)
-        except (AllocationError, LawError) as error:
+        except AllocationError as error:
             notes.append(f"{choice.name}: {error}")
             continue
         rows.append(_row(choice, surface, q.cost, point))

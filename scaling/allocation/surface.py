@@ -10,10 +10,11 @@ from typing import Any
 
 from scaling.allocation.repeats import repeated_loss, repeated_slopes
 from scaling.errors import AllocationError
-from scaling.laws import PUBLISHED, ChinchillaLaw, DataConstrainedLaw
+from scaling.laws import PUBLISHED, ChinchillaLaw, DataConstrainedLaw, TiedLaw
 
 _STENCIL = ((1, 4 / 5), (2, -1 / 5), (3, 4 / 105), (4, -1 / 280))  # central first derivative, error ~ h^8
 _STEP = 0.05
+ONE_VARIABLE = ("power_N", "power_D", "power_C", "broken")  # forms without a trade-off between N and D
 
 
 @dataclass(frozen=True)
@@ -52,12 +53,25 @@ class Surface:
         return self.unique_tokens is None and isinstance(self.law, ChinchillaLaw | DataConstrainedLaw)
 
 
+def as_chinchilla(law: Any) -> Any:
+    """A tied law as the plain law it is, with beta = alpha; others unchanged."""
+    if isinstance(law, TiedLaw):
+        return ChinchillaLaw(law.E, law.A, law.B, law.alpha, law.alpha)
+    return law
+
+
 def make_surface(law: Any, unique_tokens: float | None) -> tuple[Surface, list[str]]:
     """The surface, and what had to be assumed for it.
 
     A law that says nothing about repeated tokens borrows R_D* and R_N* from Muennighoff et al. 2023, and says so.
-    Raises AllocationError for a form that cannot be extended to repeats.
+    Raises AllocationError for a form that cannot be extended to repeats, or that does not tell N from D.
     """
+    if getattr(law, "form", None) in ONE_VARIABLE:
+        raise AllocationError(
+            f'a law of form "{law.form}" ({law.equation}) does not say how to split compute between N and D. '
+            "Fit runs that vary both, with form chinchilla."
+        )
+    law = as_chinchilla(law)
     if unique_tokens is None or isinstance(law, DataConstrainedLaw):
         return Surface(law, unique_tokens), []
     if not isinstance(law, ChinchillaLaw):
@@ -73,13 +87,12 @@ def make_surface(law: Any, unique_tokens: float | None) -> tuple[Surface, list[s
     ]
 
 
-def stack_laws(law: Any, names: tuple[str, ...], draws: Any) -> Any:
-    """One law of the same form whose constants are columns of draws (resamples, names): losses come out as arrays.
+def stack_laws(law: Any, columns: dict[str, Any]) -> Any:
+    """One law of the same form whose constants are arrays, one value per draw: losses come out as arrays.
 
     Constants that were not drawn keep their value. The checks at the door are passed over on purpose: the caller
     drops impossible draws first.
     """
-    columns = {name: draws[:, i] for i, name in enumerate(names)}
     stacked = object.__new__(type(law))
     for name, value in law.constants().items():
         object.__setattr__(stacked, name, columns.get(name, value))

@@ -14,6 +14,7 @@ from scaling.allocation.law_choice import LawChoice
 from scaling.allocation.solver import cheapest, closed_form, optimal_tokens_for, seek
 from scaling.allocation.surface import Surface, stack_laws, with_law
 from scaling.errors import AllocationError, LawError
+from scaling.laws import TiedLaw
 
 ROBUST_SIZES = 121  # sizes tried for the robust choice, evenly spaced in log N
 
@@ -30,22 +31,30 @@ class Draws:
 def stack_draws(choice: LawChoice, surface: Surface) -> Draws:
     """All draws of a fit as one surface. Draws with impossible constants (A, B, alpha or beta not above zero, E below
     zero) are dropped and counted. Raises LawError when a column is not a constant of the law, or none is usable."""
-    law = surface.law
-    known = law.constants()
-    unknown = [name for name in choice.draw_names if name not in known]
+    law = choice.law
+    unknown = [name for name in choice.draw_names if name not in law.constants()]
     if unknown:
         raise LawError(f"{choice.name}: draws of {', '.join(unknown)}, which a law of form {law.form} does not have.")
     draws = np.asarray(choice.draws, float)
+    valid = _possible(law, choice.draw_names, draws)
+    if not valid.any():
+        raise LawError(f"{choice.name}: none of its {len(draws)} draws is a possible law. Fit again.")
+    columns = {name: draws[valid, i] for i, name in enumerate(choice.draw_names)}
+    if isinstance(law, TiedLaw) and "alpha" in columns:
+        columns["beta"] = columns["alpha"]
+    stacked = stack_laws(surface.law, columns)
+    return Draws(with_law(surface, stacked), int(valid.sum()), int((~valid).sum()))
+
+
+def _possible(law: Any, names: tuple[str, ...], draws: Any) -> Any:
+    """Which draws keep within the ranges that the form declares."""
     valid = np.isfinite(draws).all(axis=1)
-    for i, name in enumerate(choice.draw_names):
+    for i, name in enumerate(names):
         if name in getattr(law, "POSITIVE", ()):
             valid &= draws[:, i] > 0
         if name in getattr(law, "NON_NEGATIVE", ()):
             valid &= draws[:, i] >= 0
-    if not valid.any():
-        raise LawError(f"{choice.name}: none of its {len(draws)} draws is a possible law. Fit again.")
-    stacked = stack_laws(law, choice.draw_names, draws[valid])
-    return Draws(with_law(surface, stacked), int(valid.sum()), int((~valid).sum()))
+    return valid
 
 
 def intervals(

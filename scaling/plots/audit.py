@@ -2,7 +2,7 @@
 
 from scaling.allocation.cost import Cost
 from scaling.allocation.solver import optimal_params
-from scaling.allocation.surface import Surface
+from scaling.allocation.surface import Surface, make_surface
 from scaling.audit import Audit
 from scaling.plots.allocation import quantity_ticks
 from scaling.plots.style import COLOURS, styled
@@ -55,7 +55,7 @@ def _draw_optimum(axes, audit: Audit, x_range, y_range) -> None:
     """The line (D*, N*) over budgets, and its band where the fit has draws."""
     low, high = 6 * x_range[0] * y_range[0], 6 * x_range[1] * y_range[1]
     budgets = [low * (high / low) ** (i / (POINTS - 1)) for i in range(POINTS)]
-    surface = Surface(audit.law.law)
+    surface, _ = make_surface(audit.law.law, None)
     sizes = [optimal_params(surface, Cost(), C) for C in budgets]
     if audit.law.draws is not None:
         _draw_band(axes, audit, surface, budgets)

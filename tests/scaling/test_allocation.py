@@ -20,7 +20,17 @@ from scaling.allocation.solver import (
 from scaling.allocation.surface import Surface
 from scaling.errors import AllocationError, InputError, LawError
 from scaling.fit_file import encode_draws
-from scaling.laws import PUBLISHED, ChinchillaLaw, law_to_dict
+from scaling.laws import (
+    PUBLISHED,
+    ChinchillaLaw,
+    ComputeLaw,
+    InteractionLaw,
+    KaplanLaw,
+    ParameterLaw,
+    TiedLaw,
+    TokenLaw,
+    law_to_dict,
+)
 from scaling.shapes import ShapeRequest
 
 EPOCH_ROWS = [  # C, N*, D*, D/N under the constants of Besiroglu et al. 2024
@@ -398,3 +408,38 @@ def test_nothing_to_go_by():
 def test_solve_is_pure():
     surface, cost = Surface(PUBLISHED["besiroglu2024"].law), Cost()
     assert solve(surface, cost, 1e21, Constraints()) == solve(surface, cost, 1e21, Constraints())
+
+
+# --- other forms ------------------------------------------------------------------------------------------------------
+
+TIED = TiedLaw(E=1.7, A=400, B=1500, alpha=0.35)
+KAPLAN = KaplanLaw(N_c=8.8e13, D_c=5.4e13, alpha_N=0.076, alpha_D=0.095)
+INTERACTION = InteractionLaw(E=1.7, A=400, B=1500, G=3e4, alpha=0.34, beta=0.36)
+
+
+@pytest.mark.parametrize("law", [TIED, KAPLAN])
+def test_forms_with_a_formula_of_their_own_agree_with_it(law):
+    assert allocate(1e21, law=law).params == pytest.approx(law.N_opt(1e21), rel=1e-9)
+
+
+@pytest.mark.parametrize("law", [TIED, KAPLAN, INTERACTION])
+def test_every_form_is_stationary_and_its_dual_agrees(law):
+    answer = allocate(1e21, law=law)
+    N, D = answer.params, answer.tokens
+    for factor in (0.99, 1.01):
+        assert law.loss(N * factor, D / factor) > answer.loss
+    assert allocate(law=law, target_loss=answer.loss).flops == pytest.approx(1e21, rel=1e-7)
+
+
+def test_a_tied_fit_with_draws_has_intervals(tmp_path):
+    rows = [[1.7, 400 * f, 1500, 0.35] for f in (0.9, 1.0, 1.1)]
+    fit = {"law": law_to_dict(TIED), "draws": encode_draws(["E", "A", "B", "alpha"], rows)}
+    answer = allocate(1e21, law=write_fit(tmp_path / "fit.json", **fit))
+    low, high = answer.intervals["params"]
+    assert low < TIED.N_opt(1e21) < high
+
+
+@pytest.mark.parametrize("law", [ParameterLaw(1.7, 400, 0.34), TokenLaw(1.7, 410, 0.28), ComputeLaw(1.7, 1e3, 0.15)])
+def test_a_law_of_one_variable_cannot_split_a_budget(law):
+    with pytest.raises(AllocationError, match="does not say how to split"):
+        allocate(1e21, law=law)
