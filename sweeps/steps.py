@@ -19,10 +19,12 @@ class AutogradStep:
     def __init__(self, config: RunConfig):
         self.model = Transformer(config.shape(), attention=config.attention, seed=config.seed)
         self.model.to(config.device)
+        self.device = config.device
         self.flat = FlatParameters(self.model, config)
 
     def gradients(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """Fill the flat gradients with those of the *summed* loss; returns the mean loss, a scalar tensor."""
+        inputs, targets = inputs.to(self.device, non_blocking=True), targets.to(self.device, non_blocking=True)
         self.flat.gradients.zero_()
         logits = self.model(inputs).float()  # (B, T, V)
         loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")

@@ -81,10 +81,11 @@ def compare(corpus, shape: Shape, batch: int, seconds: float) -> str:
     flops, tokens = flops_per_token(shape).total, batch * CONTEXT
     theirs, own = (statistics.median(times[name]) for name in ("reference", "ours"))
     ceiling = statistics.median(times["ceiling"])
+    used = f"{flops * tokens / own / ceiling:.0%} of {ceiling / 1e9:.0f} GFLOP/s"
     rates = [f"{tokens / t / 1e3:7.1f}k ({flops * tokens / t / 1e9:5.1f})" for t in (theirs, own)]
     return (
         f"d {shape.d_model:3d} L {shape.n_layers} batch {batch:2d} x 128: reference {rates[0]}  ours {rates[1]}  "
-        f"{theirs / own:.2f}x  {flops * tokens / own / ceiling:.0%} of {ceiling / 1e9:.0f} GFLOP/s ({dtype} {attention})"
+        f"{theirs / own:.2f}x  {used} ({dtype}, {attention})"
     )
 
 
