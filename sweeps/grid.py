@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from scaling.accounting import Shape
+from scaling.accounting import POSITIONS, Shape
 from scaling.errors import InputError, SweepError
 from scaling.quantities import parse_positive
 from sweeps.recipe import ATTENTIONS, COOLDOWN_SHAPES, DTYPES, RECIPE_KEYS, SCHEDULES, Recipe, heads_for
@@ -194,7 +194,7 @@ class _Reader:
         return Shape(**numbers, **base)
 
     def positions(self, data: dict) -> str:
-        return self.one_of("positions", data.get("positions", "learned"), ("learned", "none"))
+        return self.one_of("positions", data.get("positions", "learned"), POSITIONS)
 
     def aspect(self, value: Any) -> tuple[float, float]:
         numbers = [self.number("aspect_ratio", item) for item in self.items("aspect_ratio", value)]
