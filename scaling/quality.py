@@ -29,6 +29,7 @@ SCHEDULE_REACHED = 0.9  # of the schedule that a run must have seen to count as 
 NEAR = 0.01  # relative distance in N and in C below which two runs are near-duplicates
 RISE = 0.1  # relative rise of the loss over that of a shorter run of the same size
 DIGITS = 6  # significant digits from which two equal losses are suspicious
+SAMPLE = 500  # points that Weights & Biases' history() returns unless asked for more
 COARSE = 0.2  # share of equal losses from which the whole column is quantised
 
 
@@ -178,6 +179,17 @@ def _checkpoints(table: pd.DataFrame, roles: dict[str, str]) -> np.ndarray | Non
     return ((table["tokens"] < last) & table["run_id"].notna()).to_numpy()
 
 
+def _sampled(table: pd.DataFrame, roles: dict[str, str]) -> np.ndarray | None:
+    """Rows of a history whose steps are uneven or number exactly the default sample: its last value may be missing."""
+    step = roles.get("history_step")
+    if step is None or table[step].dtype.kind not in "iuf":
+        return None
+    runs = table.groupby([*(["run_id"] if "run_id" in table else []), "params", "source"], dropna=False, sort=False)
+    gaps = runs[step].diff()
+    uneven = gaps.groupby(runs.ngroup()).transform(lambda gap: gap.dropna().nunique() > 1)
+    return ((runs[step].transform("size") == SAMPLE) | uneven.astype(bool)).to_numpy()
+
+
 def _no_better_than_uniform(table: pd.DataFrame, roles: dict[str, str]) -> np.ndarray | None:
     if "vocab_size" not in roles or table[roles["vocab_size"]].dtype.kind != "f":
         return None
@@ -238,6 +250,11 @@ _TESTS: tuple[tuple[str, str, Callable[[pd.DataFrame, dict[str, str]], np.ndarra
         "intermediate checkpoint",
         "checkpoints before the last of their run; --last-of run_id keeps the last",
         _checkpoints,
+    ),
+    (
+        "sampled history",
+        "a history sampled by its tracker, so the last logged loss may be missing; read wandb:ENTITY/PROJECT",
+        _sampled,
     ),
     ("diverged", "loss no better than a uniform guess over the vocabulary", _no_better_than_uniform),
     ("diverged", "loss over 10 % above that of every shorter run of its size: diverged or over-fitted", _rising),

@@ -106,7 +106,7 @@ def _unit(name: str, role: str) -> tuple[str, int, float, str]:
         if found is not None:
             return found
     words = [word for word in name.split("_") if word != "in"]
-    for unit, rest in ((words[-1], words[:-1]), (words[0], words[1:])):
+    for unit, rest in ((words[-1], words[:-1]), (words[0], words[1:])) if words else ():
         power = _POWER.match(unit)
         if rest and (unit in UNITS or power):
             return "_".join(rest), int(power[1]) if power else UNITS[unit], 1.0, unit

@@ -53,6 +53,8 @@ def _read_source(name: str) -> list[RawTable]:
 
     if trackers.is_address(name):
         return [trackers.read_address(name)]
+    if Path(name[:4000]).is_dir() and trackers.is_event_folder(Path(name)):
+        return [trackers.read_address(f"tensorboard:{name}")]
     if name == STDIN:
         return [parse_bytes("standard input", sys.stdin.buffer.read())]
     return [parse_bytes(str(path), read_file(path)) for path in find_files(name)]
@@ -130,11 +132,12 @@ def parse_bytes(name: str, data: bytes) -> RawTable:
 
 def _parse_text(name: str, text: bytes) -> RawTable:
     from scaling.readers.delimited import parse_delimited
+    from scaling.readers.exports import read_export
     from scaling.readers.records import parse_json
 
     if text.lstrip()[:1] in (b"{", b"["):
         return parse_json(name, text)
-    return parse_delimited(name, text)
+    return read_export(parse_delimited(name, text))
 
 
 def _gunzip(name: str, data: bytes) -> bytes:
