@@ -210,10 +210,14 @@ def known_models() -> tuple[NamedModel, ...]:
 
 
 def select_models(names: Sequence[str]) -> tuple[NamedModel, ...]:
-    """Models of the catalogue whose name begins with one of `names`, case aside. Raises InputError for no match."""
-    chosen = []
+    """Models of the catalogue whose name is, or begins with the words of, one of `names`, case aside.
+
+    Raises InputError, listing the known, for no match.
+    """
+    chosen: list[NamedModel] = []
     for name in names:
-        found = [model for model in known_models() if model.name.lower().startswith(name.strip().lower())]
+        start = name.strip().lower()
+        found = [model for model in known_models() if f"{model.name} ".lower().startswith((f"{start} ", f"{start}."))]
         if not found:
             known = ", ".join(model.name for model in known_models())
             raise InputError(f'unknown model "{name}". Known: {known}. Give your own as --model NAME=N,D.')

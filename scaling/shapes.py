@@ -23,6 +23,9 @@ NEAR_ENOUGH = 0.02  # relative, in N: moves the loss at a fixed C by about 1e-6 
 FLOPS_TOLERANCE = 1e-3  # rounding to whole steps may not move C by more
 LARGE, MEDIUM = 1e9, 1e7  # parameters: where multiples of 128, of 64 and of 8 begin and end
 MAX_WIDTH = 262_144
+MIN_LAYERS = 2
+TOO_FAR = 1.2  # factor in N beyond which the nearest shape is no answer
+EMBEDDING_HEAVY = 0.5  # share of the parameters in embeddings and head above which the vocabulary is questionable
 
 
 @dataclass(frozen=True)
@@ -98,7 +101,7 @@ class ShapeRequest:
 def nearest_shape(params: float, request: ShapeRequest, *, max_params: float | None = None) -> Shape:
     """The buildable shape nearest to `params` parameters, by the rule at the top of this module.
 
-    Raises AllocationError when the nearest is more than 10 % away: it says what to change.
+    Raises AllocationError when the nearest is more than 20 % away: it says what to change.
     """
     middle = math.sqrt(math.prod(request.aspect_range(params)))
     best: tuple[tuple, Shape, float] | None = None
@@ -111,7 +114,7 @@ def nearest_shape(params: float, request: ShapeRequest, *, max_params: float | N
         rank = (0, _unevenness(shape.kv_heads), off_middle) if miss <= NEAR_ENOUGH else (1, miss)
         if best is None or rank < best[0]:
             best = (rank, shape, miss)
-    if best is None or best[2] > math.log(1.1):
+    if best is None or best[2] > math.log(TOO_FAR):
         raise AllocationError(_no_shape(params, request, best[1] if best else None))
     return best[1]
 
@@ -132,7 +135,7 @@ def _candidates(params: float, request: ShapeRequest) -> Iterator[Shape]:
             first, second = count_parameters(one).total, count_parameters(two).total
             per_layer, base = second - first, 2 * first - second
             wanted = (params - base) / per_layer
-            fewest, most = max(1, math.ceil(d / hi)), math.floor(d / lo)
+            fewest, most = max(MIN_LAYERS, math.ceil(d / hi)), math.floor(d / lo)
             if base + fewest * per_layer > 1.2 * params:
                 return  # and wider ones are larger still
             for layers in sorted({min(max(n, fewest), most) for n in (math.floor(wanted), math.ceil(wanted))}):
@@ -235,7 +238,7 @@ def plan_shape(
     wanted = flops / per_token - served_tokens
     if wanted < request.context:
         raise AllocationError(f"serving a shape of {format_quantity(total)} leaves no compute to train it.")
-    warnings = []
+    warnings = _embedding_warning(shape)
     if max_tokens is not None and wanted > max_tokens:
         wanted = max_tokens
     batch, source = choose_batch(wanted * per_token, request)
@@ -265,6 +268,17 @@ def plan_shape(
         warnings=tuple(warnings),
         memory=training_memory(shape).to_dict(),
     )
+
+
+def _embedding_warning(shape: Shape) -> list[str]:
+    count = count_parameters(shape)
+    share = 1 - count.non_embedding / count.total
+    if share <= EMBEDDING_HEAVY:
+        return []
+    return [
+        f"{share:.0%} of the shape's parameters are embeddings and head, at vocabulary {shape.vocab_size:,}: "
+        "set --vocab to that of your runs, or tie the head."
+    ]
 
 
 def choose_batch(flops: float, request: ShapeRequest) -> tuple[int, str]:
