@@ -163,8 +163,10 @@ def _tokens_axis(axes, cost: Cost, budget: float) -> None:
     if cost.convention != "6nd" or cost.inference_tokens:
         return
 
-    def other(value):  # N to D and back; never a division by zero while the axis is laid out
-        return budget / (6 * value + 1e-300)
+    def other(value):  # N to D and back; matplotlib tries 0 while it lays the axis out
+        import numpy as np
+
+        return budget / (6 * np.maximum(value, 1e-9))
 
     top = axes.secondary_xaxis("top", functions=(other, other))
     top.set_xlabel("tokens D")
