@@ -59,7 +59,7 @@ def test_six_token_counts_cost_at_most_three_fifths_of_separate_runs():
 
 
 def test_heads_are_about_thirty_two_wide():
-    assert [heads_for(d) for d in (8, 16, 32, 48, 64, 96, 128, 256)] == [1, 1, 1, 1, 2, 3, 4, 8]
+    assert [heads_for(d) for d in (8, 16, 32, 48, 64, 96, 128, 256)] == [2, 2, 2, 2, 2, 3, 4, 8]
     assert all(d % heads_for(d) == 0 for d in range(8, 600, 8))
 
 

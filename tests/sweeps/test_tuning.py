@@ -92,7 +92,7 @@ def test_widths_are_least_middle_and_largest():
     shapes = [make_shape(d) for d in (32, 64, 96, 128, 256)]
     assert [shape.d_model for shape in tuning_shapes(shapes)] == [32, 96, 256]
     assert {shape.n_layers for shape in tuning_shapes(shapes)} == {2}
-    assert [shape.n_heads for shape in tuning_shapes(shapes)] == [1, 3, 8]
+    assert [shape.n_heads for shape in tuning_shapes(shapes)] == [2, 3, 8]
     with pytest.raises(SweepError, match="every size has d_model = 32"):
         tuning_shapes(shapes[:1])
 
