@@ -16,6 +16,7 @@ from scaling.errors import SweepError
 
 STORAGE_ERRORS = {
     errno.ENOSPC: "no space left on the device",
+    errno.EFBIG: "the file would be larger than is allowed",
     errno.EDQUOT: "the disk quota is used up",
     errno.EROFS: "the file system is read-only",
     errno.EACCES: "permission denied",

@@ -214,7 +214,9 @@ def _dry_run_text(planned: Planned, costs: dict, results: dict, problems: list[s
         f"{costs['runs']} runs in {costs['trunks']} trunks, {costs['runs_missing']} of them to train.",
         f"{costs['flops']:.3g} FLOPs with shared trunks, {costs['flops_separately']:.3g} separately: {saved:.0%} less.",
     ]
-    if costs["wall_seconds"] is not None:
+    if not costs["runs_missing"]:
+        lines.append("Nothing to train.")
+    elif costs["wall_seconds"] is not None:
         lines.append(
             f"Expected: {format_seconds(costs['core_seconds'])} of one {planned.machine.device} worker, "
             f"{format_seconds(costs['wall_seconds'])} on {costs['workers']} (speed measured just now)."

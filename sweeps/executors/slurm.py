@@ -39,10 +39,10 @@ class SlurmExecutor:
         store: Store,
         *,
         setup: str | None = None,
-        poll_seconds: float = POLL_SECONDS,
+        poll_seconds: float | None = None,
     ):
         self._job, self._settings, self._store, self._setup = job, settings, store, setup
-        self._poll_seconds, self._next_poll = poll_seconds, 0.0
+        self._poll_seconds, self._next_poll = poll_seconds or POLL_SECONDS, 0.0
         self._folder = durable.make_folder(store.folder / "slurm").absolute()
         if setup is not None and not Path(setup).is_file():
             raise SweepError(f"--slurm-setup {setup}: there is no such file.")

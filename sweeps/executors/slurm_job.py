@@ -1,7 +1,7 @@
 """One task of the array, inside Slurm: train a trunk, and when asked to stop decide whether to come back.
 
-SIGUSR1 comes before the time limit, SIGTERM at preemption, at the limit, and from scancel. After the checkpoint the task
-asks Slurm to requeue it, unless the sweep is being stopped or the job was cancelled: then it says so and ends.
+SIGUSR1 comes before the time limit, SIGTERM at preemption, at the limit, and from scancel. After the checkpoint the
+task asks Slurm to requeue it, unless the sweep is being stopped or the job was cancelled: then it says so and ends.
 """
 
 import argparse
@@ -51,13 +51,19 @@ def _run_when_free(job: Job, trunk: str, stop: StopRequest) -> tuple[Ending, str
 
 def _come_back(store: Store, trunk: str) -> int:
     """Requeue this task; a job that was cancelled is no longer RUNNING, and stays cancelled."""
-    job = os.environ.get("SLURM_JOB_ID", "")
+    job = this_job()
     if not store.stop_file.exists() and _ask(["squeue", "-h", "-j", job, "-o", "%T"]) == "RUNNING":
         store.record(trunk, "requeued", job=job)
         _ask(["scontrol", "requeue", job])
     else:
         store.record(trunk, Ending.CANCELLED.value, reason=f"Slurm job {job} was cancelled")
     return EXIT_INTERRUPTED
+
+
+def this_job() -> str:
+    """ARRAY_TASK: the plain number of an array's first task would mean the whole array."""
+    array, task = (os.environ.get(f"SLURM_ARRAY_{name}_ID") for name in ("JOB", "TASK"))
+    return f"{array}_{task}" if array and task else os.environ.get("SLURM_JOB_ID", "")
 
 
 def _ask(command: list[str]) -> str:

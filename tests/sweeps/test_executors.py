@@ -1,4 +1,4 @@
-"""Local workers, with a training function that takes milliseconds; Slurm and Ray on real clusters have files of their own."""
+"""Local workers, with a training function that takes milliseconds. Real clusters have files of their own."""
 
 import csv
 import os

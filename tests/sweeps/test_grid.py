@@ -163,7 +163,8 @@ def test_damaged_and_hostile_text_is_refused_and_never_crashes():
     """Seeded fuzz: bytes flipped, lines doubled, values swapped for nasty ones. Only ScalingError may come out."""
     good = (
         'corpus = "python"\nparams = { from = "40K", to = "400K", steps = 3 }\ntokens = ["1M", "2M"]\nseeds = [0, 1]\n'
-        'learning_rate = 1e-3\nschedule = "wsd"\n[slurm]\npartition = "gpu"\ntime = "1-00:00:00"\nextra = ["--exclusive"]\n'
+        'learning_rate = 1e-3\nschedule = "wsd"\n[slurm]\npartition = "gpu"\ntime = "1-00:00:00"\n'
+        'extra = ["--exclusive"]\n'
     )
     nasty = [
         '"../../etc/passwd"', "{}", "[[]]", "inf", "-1", '""', '"\\u0000"', "9" * 400, "1e999", "[nan]", "true",
