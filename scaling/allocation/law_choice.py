@@ -1,12 +1,25 @@
 """Which law an answer rests on: a published name, a fit.json, or a law object, with what is known about its trust."""
 
+import json
 import os
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from scaling.errors import LawError
 from scaling.laws import DEFAULT_LAW, PUBLISHED, PublishedLaw, law_to_dict, published_law
+
+COVARIANCES = Path(__file__).parents[1] / "data" / "covariances.json"
+
+
+@dataclass(frozen=True)
+class Covariance:
+    """Joint covariance of a law's constants; a variable `log_A` is the logarithm of the constant A."""
+
+    variables: tuple[str, ...]
+    matrix: tuple[tuple[float, ...], ...]
+    source: str
 
 
 @dataclass(frozen=True)
@@ -20,6 +33,7 @@ class LawChoice:
     status: str | None = None  # of the fit; None for published constants
     draws: Any | None = None  # (resamples, constants)
     draw_names: tuple[str, ...] = ()
+    covariance: Covariance | None = None  # of published constants, where it could be computed
     warnings: tuple[str, ...] = ()
 
     def thinned(self, most: int) -> "LawChoice":
@@ -72,7 +86,16 @@ def _from_text(law: str | os.PathLike) -> LawChoice:
 
 
 def _from_published(entry: PublishedLaw) -> LawChoice:
-    return LawChoice(entry.law, entry.name, entry.source, entry.flops_range)
+    return LawChoice(entry.law, entry.name, entry.source, entry.flops_range, covariance=_covariances().get(entry.name))
+
+
+@cache
+def _covariances() -> dict[str, Covariance]:
+    entries = json.loads(COVARIANCES.read_text(encoding="utf-8"))["laws"]
+    return {
+        name: Covariance(tuple(entry["variables"]), tuple(map(tuple, entry["covariance"])), entry["source"])
+        for name, entry in entries.items()
+    }
 
 
 def _from_fit(fit: Any) -> LawChoice:

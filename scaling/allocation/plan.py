@@ -9,6 +9,7 @@ from scaling.allocation.budget import Budget, Machine, make_budget, make_machine
 from scaling.allocation.comparison import compare, parse_choice, robust_across
 from scaling.allocation.constraints import Constraints
 from scaling.allocation.cost import Cost, Family, without_inference
+from scaling.allocation.delta import delta_intervals
 from scaling.allocation.law_choice import LawChoice, choose_law
 from scaling.allocation.nearness import marginal, near_optimal
 from scaling.allocation.question import Question, refer_to, with_attention
@@ -93,6 +94,8 @@ def allocate(
     answer = replace(answer, comparisons=tuple(_compare(question, parse_choice(c)) for c in comparisons))
     if question.law.draws is not None:
         answer = _with_uncertainty(answer, question, level)
+    elif question.law.covariance is not None:
+        answer = replace(answer, intervals=delta_intervals(question, level))
     if other_laws:
         answer = _with_other_laws(answer, question, other_laws)
     return _with_shape(answer, question, request, asked=shape is not None)
@@ -204,7 +207,7 @@ def extrapolation(choice: LawChoice, flops: float) -> tuple[float | None, list[s
 
 
 def _no_draws(choice: LawChoice) -> list[str]:
-    if choice.draws is not None:
+    if choice.draws is not None or choice.covariance is not None:
         return []
     if choice.status is None:
         return [f"No intervals: {choice.name} is published as constants, without joint draws. Fit runs to have them."]
@@ -356,7 +359,8 @@ def _with_other_laws(answer: Allocation, q: Question, others: Sequence[Any]) -> 
         if choice.name != ROUNDED:
             usable.append((choice.name, surface))
     robust = None
-    if q.flops is not None and q.constraints.free and len(usable) > 1:
+    limited = q.constraints.max_params is not None or q.constraints.max_tokens is not None
+    if q.flops is not None and q.constraints.free and not limited and len(usable) > 1:
         robust = robust_across(usable, q.cost, q.flops)
     return replace(answer, laws=tuple(rows), robust_across_laws=robust, warnings=(*answer.warnings, *notes))
 

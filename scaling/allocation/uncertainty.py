@@ -10,6 +10,7 @@ import numpy as np
 
 from scaling.allocation.constraints import Constraints
 from scaling.allocation.cost import Cost, without_inference
+from scaling.allocation.delta import check_level
 from scaling.allocation.law_choice import LawChoice
 from scaling.allocation.solver import cheapest, closed_form, optimal_tokens_for, seek
 from scaling.allocation.surface import Surface, stack_laws, with_law
@@ -64,8 +65,7 @@ def intervals(
 
     With a reference N each draw has a target of its own: the loss of its compute-optimal model of that size.
     """
-    if not 0 < level < 1:
-        raise AllocationError(f"level {level:g} is not between 0 and 1; 0.95 is usual.")
+    check_level(level)
     with np.errstate(all="ignore"):
         if reference is not None:
             D_reference = optimal_tokens_for(draws.surface, without_inference(cost), reference)

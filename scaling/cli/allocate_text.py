@@ -88,8 +88,9 @@ def _main_table(answer) -> str:
         ("training FLOP", format_quantity(answer.flops), _span(found, "flops") if answer.budget is None else None),
         ("extrapolation factor", _factor(answer.extrapolation_factor), None),
     ]
-    headers = ("", "best", f"{found['level']:.0%} interval") if found else ("", "best")
-    return format_table(headers, [row[: len(headers)] for row in rows])
+    if not found:
+        return format_table(("", "best"), [row[:2] for row in rows])
+    return format_table(("", "best", f"{found['level']:.0%} interval"), rows) + f"\ninterval: {found['method']}"
 
 
 def _factor(value) -> str:

@@ -174,25 +174,42 @@ def _tokens_axis(axes, cost: Cost, budget: float) -> None:
 
 
 def _bands(answer: Allocation, surface: Surface, cost: Cost, budgets: list[float]):
-    """Percentile bands of N* and D/N over the draws, one value per budget; None without draws."""
-    if answer.law.draws is None or not answer.intervals:
+    """Bands of N* and D/N, one value per budget, from the draws or from the covariance; None without either."""
+    if not answer.intervals:
         return None
+    found = _drawn if answer.law.draws is not None else _delta
+    ends = found(answer, surface, cost, budgets)
+    if any(end is None for end in ends):
+        return None
+    return {name: tuple(zip(*(end[name] for end in ends), strict=True)) for name in ("params", "ratio")}
+
+
+def _drawn(answer: Allocation, surface: Surface, cost: Cost, budgets: list[float]) -> list:
     import numpy as np
 
-    from scaling.allocation.uncertainty import stack_draws
+    from scaling.allocation.uncertainty import interval, stack_draws
 
-    thinned = answer.law.thinned(MAX_DRAWS)
-    draws = stack_draws(thinned, surface)
-    tail = 50 * (1 - answer.intervals["level"])
-    params, ratios = [], []
+    draws = stack_draws(answer.law.thinned(MAX_DRAWS), surface)
+    level = answer.intervals["level"] if answer.intervals else 0.95
+    ends = []
     for C in budgets:
         with np.errstate(all="ignore"):
             point = best_split(draws.surface, cost, C, Constraints())
-        N, D = np.asarray(point.N), np.asarray(point.D)
-        good = np.isfinite(N) & (N > 0) & (D > 0)
-        params.append(np.percentile(N[good], [tail, 100 - tail]))
-        ratios.append(np.percentile((D / N)[good], [tail, 100 - tail]))
-    return {"params": np.transpose(params), "ratio": np.transpose(ratios)}
+            params, ratio = np.asarray(point.N), np.asarray(point.D / point.N)
+        ends.append({"params": interval(params, level), "ratio": interval(ratio, level)})
+    return ends
+
+
+def _delta(answer: Allocation, surface: Surface, cost: Cost, budgets: list[float]) -> list:
+    from scaling.allocation.budget import Budget, make_machine
+    from scaling.allocation.delta import delta_intervals
+    from scaling.allocation.question import Question
+
+    level = answer.intervals["level"] if answer.intervals else 0.95
+    machine = make_machine()
+    questions = (Question(answer.law, surface, cost, Budget(C), Constraints(), machine) for C in budgets)
+    found = (delta_intervals(question, level) for question in questions)
+    return [one and {"params": one["params"], "ratio": one["tokens_per_param"]} for one in found]
 
 
 def _short(name: str) -> str:

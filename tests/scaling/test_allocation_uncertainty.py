@@ -5,17 +5,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 from scaling.allocation import allocate
 from scaling.allocation.comparison import parse_choice
 from scaling.allocation.constraints import Constraints
 from scaling.allocation.cost import Cost
+from scaling.allocation.delta import normal_quantile
 from scaling.allocation.law_choice import choose_law
 from scaling.allocation.solver import solve
 from scaling.allocation.surface import Surface
 from scaling.allocation.uncertainty import stack_draws
+from scaling.cli import cli
 from scaling.errors import AllocationError, InputError, LawError
-from scaling.fit_file import encode_draws
+from scaling.fit_file import encode_draws, read_fit
 from scaling.laws import PUBLISHED, ChinchillaLaw, law_to_dict
 
 NAMES = ("E", "A", "B", "alpha", "beta")
@@ -40,6 +43,17 @@ def write_fit(path, draws, **changes):
 @pytest.fixture
 def fit(tmp_path):
     return write_fit(tmp_path / "fit.json", make_draws(300))
+
+
+def fit_epoch(folder) -> str:
+    """fit.json of the 240 runs, by scale fit."""
+    if not EPOCH.exists():
+        pytest.skip(f"no {EPOCH.name} beside the project")
+    path = folder / "fit.json"
+    arguments = ["fit", str(EPOCH), "--drop-top-loss", "5", "--out", str(path), "--bootstrap", "2000"]
+    result = CliRunner().invoke(cli, arguments, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return str(path)
 
 
 QUESTIONS = {
@@ -190,18 +204,51 @@ def test_stacked_draws_are_the_draws(tmp_path):
     assert stacked.surface.loss(1e9, 2e10) == pytest.approx(expected, rel=1e-14)
 
 
-def test_a_fit_of_epoch_s_240_points(tmp_path):
-    if not EPOCH.exists():
-        pytest.skip(f"no {EPOCH.name} beside the project")
-    from click.testing import CliRunner
+# --- laws that come with a covariance and no draws --------------------------------------------------------------------
 
-    from scaling.cli import cli
 
+def test_the_normal_quantile():
+    assert normal_quantile(0.975) == pytest.approx(1.959963984540054, rel=1e-12)
+    assert normal_quantile(0.5) == pytest.approx(0, abs=1e-15)
+
+
+@pytest.mark.parametrize("options", [{}, {"ratio": 20}, {"inference_tokens": "100B"}, {"max_tokens": "50B"}])
+def test_the_delta_method_agrees_with_draws_of_the_same_covariance(tmp_path, options):
+    choice = choose_law("besiroglu2024")
+    law, covariance = choice.law, choice.covariance
+    centre = [np.log(law.E), np.log(law.A), np.log(law.B), law.alpha, law.beta]
+    draws = np.random.default_rng(0).multivariate_normal(centre, covariance.matrix, 4000)
+    names = ("E", "A", "B", "alpha", "beta")
+    data = {"law": law_to_dict(law), "status": "converged"}
+    draws[:, :3] = np.exp(draws[:, :3])
     path = tmp_path / "fit.json"
-    arguments = ["fit", str(EPOCH), "--drop-top-loss", "5", "--out", str(path), "--bootstrap", "2000"]
-    result = CliRunner().invoke(cli, arguments, catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    answer = allocate(5.76e23, law=str(path))
+    path.write_text(json.dumps(data | {"draws": encode_draws(names, draws)}))
+    drawn = allocate(1e22, law=str(path), **options).intervals
+    delta = allocate(1e22, **options).intervals
+    for key in ("params", "tokens", "tokens_per_param", "loss"):
+        assert delta[key] == pytest.approx(drawn[key], rel=0.05), key
+
+
+def test_the_default_law_says_how_sure_it_is():
+    found = allocate(5.76e23).intervals
+    low, high = found["tokens_per_param"]
+    assert low == pytest.approx(8, abs=1) and high == pytest.approx(40, abs=4)
+    assert "delta method" in found["method"] and "240 runs" in found["method"]
+    wide, narrow = (allocate(5.76e23, level=level).intervals["params"] for level in (0.95, 0.5))
+    assert wide[0] < narrow[0] < 72.25e9 < narrow[1] < wide[1]
+
+
+def test_the_covariance_is_that_of_the_refits(tmp_path):
+    fit = read_fit(fit_epoch(tmp_path))
+    draws = fit.draws.copy()
+    draws[:, :3] = np.log(draws[:, :3])
+    shipped = np.array(choose_law("besiroglu2024").covariance.matrix)
+    assert np.sqrt(np.diag(np.cov(draws.T))) == pytest.approx(np.sqrt(np.diag(shipped)), rel=0.08)
+    assert np.corrcoef(draws.T)[1, 3] == pytest.approx(shipped[1, 3] / np.sqrt(shipped[1, 1] * shipped[3, 3]), abs=1e-3)
+
+
+def test_a_fit_of_epoch_s_240_points(tmp_path):
+    answer = allocate(5.76e23, law=fit_epoch(tmp_path))
     assert answer.tokens_per_param == pytest.approx(17.9, abs=0.3)
     low, high = answer.intervals["tokens_per_param"]
     assert low == pytest.approx(8, abs=1.5) and high == pytest.approx(37, abs=5)
