@@ -47,3 +47,20 @@ def least_on_grid(f: Callable[[float], float], low: float, high: float, *, point
     values = [f(x) for x in xs]
     best = min(range(points), key=lambda i: values[i] if math.isfinite(values[i]) else math.inf)
     return xs[max(0, best - 1)], xs[min(points - 1, best + 1)]
+
+
+def minimise(f: Callable[[float], float], low: float, high: float, *, tolerance: float = 1e-6) -> float:
+    """Where an f with one minimum on [low, high] is least, by golden section, to `tolerance` in x."""
+    ratio = (math.sqrt(5) - 1) / 2
+    inner, outer = high - ratio * (high - low), low + ratio * (high - low)
+    at_inner, at_outer = f(inner), f(outer)
+    while high - low > tolerance:
+        if at_inner < at_outer:
+            high, outer, at_outer = outer, inner, at_inner
+            inner = high - ratio * (high - low)
+            at_inner = f(inner)
+        else:
+            low, inner, at_inner = inner, outer, at_outer
+            outer = low + ratio * (high - low)
+            at_outer = f(outer)
+    return 0.5 * (low + high)

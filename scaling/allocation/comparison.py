@@ -1,5 +1,6 @@
 """Choices side by side: what a given N (or N and D) wastes, and the same budget under several laws."""
 
+import math
 from typing import Any
 
 from scaling.allocation.constraints import Constraints
@@ -8,8 +9,7 @@ from scaling.allocation.solver import cheapest, solve
 from scaling.allocation.surface import Surface
 from scaling.errors import AllocationError, InputError
 from scaling.quantities import format_quantity, parse_positive
-
-LAW_SIZES = 241  # sizes tried for the choice that is robust across laws
+from scaling.roots import minimise
 
 
 def parse_choice(text: str | float | tuple) -> tuple[float, float | None]:
@@ -57,15 +57,13 @@ def least_compute(surface: Surface, cost: Cost, loss: float) -> float:
 
 def robust_across(laws: list[tuple[str, Surface]], cost: Cost, budget: float) -> dict[str, Any]:
     """The N whose worst wasted compute over the laws is least, at this budget: minimax over published answers."""
-    optima = [solve(surface, cost, budget, Constraints()).N for _, surface in laws]
-    low, high = min(optima), max(optima)
-    sizes = [low * (high / low) ** (i / (LAW_SIZES - 1)) for i in range(LAW_SIZES)]
+    optima = [math.log(solve(surface, cost, budget, Constraints()).N) for _, surface in laws]
 
     def factors(N: float) -> dict[str, float]:
         D = cost.tokens(N, budget)
         return {name: budget / least_compute(surface, cost, surface.loss(N, D)) for name, surface in laws}
 
-    N = min(sizes, key=lambda size: max(factors(size).values()))
+    N = math.exp(minimise(lambda x: max(factors(math.exp(x)).values()), min(optima), max(optima), tolerance=1e-4))
     D = cost.tokens(N, budget)
     return {
         "params": N,
