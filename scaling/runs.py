@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from scaling import quality, selection, studies
+from scaling import quality, row_labels, selection, studies
 from scaling.budget_quality import label_budgets
 from scaling.errors import InputError
 from scaling.quality import Label
@@ -219,8 +219,8 @@ class _Draft:
     def finish(self) -> Runs:
         table = self.frame.drop(columns="_file").reset_index(drop=True)
         labels = [
-            *quality.label_rows(table, self.roles, self.unit),
-            *quality.label_metric(table, self.metric),
+            *row_labels.label_rows(table, self.roles, self.unit),
+            *row_labels.label_metric(table, self.metric),
             *studies.label_studies(table, self.roles),
         ]
         if not any(label.label == "mixed" for label in labels) and not studies.study_column(table, self.roles):

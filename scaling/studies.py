@@ -28,8 +28,10 @@ def label_studies(table: pd.DataFrame, roles: dict[str, str]) -> list[Label]:
 
 def label_repeats(table: pd.DataFrame, roles: dict[str, str]) -> list[Label]:
     """(N, D) cells with several runs, and the columns in which these differ."""
+    if len(table) > MOST_ROWS:
+        return []
     repeated = table.duplicated(["params", "tokens"], keep=False)
-    if not repeated.any() or len(table) > MOST_ROWS:
+    if not repeated.any():
         return []
     cells = table[repeated].groupby(["params", "tokens"], sort=False)
     several = [c for c in _telling(table, roles) if (cells[c].nunique() > 1).mean() > 0.5]

@@ -53,7 +53,7 @@ def _read_source(name: str) -> list[RawTable]:
 
     if trackers.is_address(name):
         return [trackers.read_address(name)]
-    if Path(name[:4000]).is_dir() and trackers.is_event_folder(Path(name)):
+    if trackers.is_event_folder(name):
         return [trackers.read_address(f"tensorboard:{name}")]
     if name == STDIN:
         return [parse_bytes("standard input", sys.stdin.buffer.read())]
@@ -123,7 +123,7 @@ def parse_bytes(name: str, data: bytes) -> RawTable:
         raise InputError(f"{name}: this is a zip archive or a spreadsheet. Save the sheet as CSV and give that.")
     notes: list[str] = []
     text = decode_text(name, data, notes)
-    if not text.strip():
+    if not text or text.isspace():
         raise InputError(f"{name}: the file is empty.")
     table = _parse_text(name, text)
     table.notes[:0] = notes

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from scaling.errors import InputError
-from scaling.readers.raw import RawTable
+from scaling.readers.raw import RawTable, is_table_name
 
 SCHEMES = ("wandb", "mlflow", "tensorboard")
 
@@ -47,9 +47,16 @@ _EXAMPLES = {
 }
 
 
-def is_event_folder(path: Path) -> bool:
-    """Whether a folder holds TensorBoard event files, in itself or in the folders of its runs."""
-    return next(path.rglob("events.out.tfevents.*"), None) is not None
+def is_event_folder(name: str) -> bool:
+    """Whether a path is a folder without tables that holds TensorBoard event files, in itself or one level down."""
+    try:
+        folder = Path(name)
+        if not folder.is_dir() or any(is_table_name(path.name) for path in folder.iterdir()):
+            return False
+        found = (path for pattern in ("", "*/") for path in folder.glob(f"{pattern}events.out.tfevents.*"))
+        return next(found, None) is not None
+    except (OSError, ValueError):  # unreadable or no path at all: whoever opens it says so
+        return False
 
 
 def missing_library(name: str, library: str) -> InputError:
