@@ -1,6 +1,8 @@
 """The learning-rate sweep: optimum, curvature, verdict, and that nothing missing is made up."""
 
 import math
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -8,8 +10,11 @@ from scaling.accounting import Shape
 from scaling.errors import SweepError
 from sweeps.grid import parse_grid
 from sweeps.recipe import Recipe, resolve
-from sweeps.tune import tuning_grid
+from sweeps.tune import tune, tuning_grid
 from sweeps.tuning import analyse, tuning_recipes, tuning_shapes, tuning_table
+
+sys.path.insert(0, str(Path(__file__).parent))
+from text_for_tests import write_files  # noqa: E402
 
 WIDTHS, TOKENS = (32, 64, 128), (512_000, 2_048_000)
 
@@ -105,3 +110,19 @@ def test_a_grid_is_cut_down_to_three_widths_and_two_token_counts():
     assert (cut.tokens, cut.seeds) == ((1e6, 4e6), (3,))
     budgets = parse_grid(f'corpus = "python"\nsizes = [{sizes}]\nbudgets = ["1e12", "1e13"]')
     assert len(tuning_grid(budgets).tokens) == 2 and tuning_grid(budgets).budgets == ()
+
+
+@pytest.mark.slow
+def test_tune_trains_what_is_missing_and_judges(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    sizes = ", ".join(f"{{ d_model = {d}, n_layers = 1 }}" for d in (8, 16, 32))
+    (tmp_path / "grid.toml").write_text(
+        f'corpus = "text:{write_files(tmp_path / "texts")}"\nsizes = [{sizes}]\ntokens = [8192, 16384]\n'
+        'context = 32\nbatch_tokens = 128\nwarmup_steps = 5\nlearning_rate = 1e-2\ndtype = "float32"\n'
+        'attention = "explicit"\ndevice = "cpu"\n'
+    )
+    transfer, summary = tune(tmp_path / "grid.toml", tmp_path / "out", workers=1)
+    assert (summary.done + summary.diverged, summary.failed, summary.missing) == (42, 0, 0)
+    assert len(transfer.optima) == 6 and all(len(o.outcomes) == 7 for o in transfer.optima)
+    again, second = tune(tmp_path / "grid.toml", tmp_path / "out", workers=1)
+    assert again == transfer and second.seconds < 5
