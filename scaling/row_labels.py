@@ -13,6 +13,7 @@ WARMUP_SHARE = 0.2  # of a run's tokens; longer warm-ups bias exponents (Porian 
 SCHEDULE_REACHED = 0.9  # of the schedule that a run must have seen to count as annealed
 NEAR = 0.01  # relative distance in N and in C below which two runs are near-duplicates
 RISE = 0.1  # relative rise of the loss over that of a shorter run of the same size
+BYTES = 256  # vocabulary up to which a token is a byte or less, where losses below one are usual
 DIGITS = 6  # significant digits from which two equal losses are suspicious
 SAMPLE = 500  # points that Weights & Biases' history() returns unless asked for more
 COARSE = 0.2  # share of equal losses from which the whole column is quantised
@@ -151,9 +152,12 @@ _TESTS: tuple[tuple[str, str, Callable[[pd.DataFrame, dict[str, str]], np.ndarra
 )
 
 
-def label_metric(table: pd.DataFrame, metric: str) -> list[Label]:
-    """A loss said to be in nats per token that is below one throughout."""
+def label_metric(table: pd.DataFrame, roles: dict[str, str], metric: str) -> list[Label]:
+    """A loss said to be in nats per token that is below one throughout, where tokens are more than bytes."""
     highest = table["loss"].max()
+    vocabulary = roles.get("vocab_size")
+    if vocabulary and table[vocabulary].dtype.kind == "f" and table[vocabulary].max() <= BYTES:
+        return []
     if metric != NATS or highest >= 1:
         return []
     text = f"every loss is below 1 (up to {highest:.4g}): hardly nats per token of text; say what it is with --metric"

@@ -220,7 +220,7 @@ class _Draft:
         table = self.frame.drop(columns="_file").reset_index(drop=True)
         labels = [
             *row_labels.label_rows(table, self.roles, self.unit),
-            *row_labels.label_metric(table, self.metric),
+            *row_labels.label_metric(table, self.roles, self.metric),
             *studies.label_studies(table, self.roles),
         ]
         if not any(label.label == "mixed" for label in labels) and not studies.study_column(table, self.roles):

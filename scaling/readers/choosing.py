@@ -76,6 +76,8 @@ def _decide(table: RawTable, role: str, rivals: list[Candidate]) -> Choice | str
     if all(_agree(role, first, numbers, other, read_column(table, other)) for other in others):
         return Choice(first, numbers, f"the same numbers as {_named(others)}")
     own = [c for c in rivals if c.declared]
+    if len(own) == 1 and own[0].column == role and {"run_id", "status"} <= set(table.frame.columns):
+        return Choice(own[0], read_column(table, own[0]))  # a table of ours: each column means what it says
     if len(own) == 1 and (role != "loss" or _all_variants(rivals)):
         rest = [c for c in rivals if c is not own[0]]
         remark = f"set aside: {_named(rest)} (--map {role}=COLUMN takes another)"

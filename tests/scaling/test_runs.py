@@ -180,3 +180,18 @@ def test_validate_runs_returns_floats_and_names_the_bad_row():
         validate_runs(frame.assign(loss=[3.5, np.nan]))
     with pytest.raises(InputError, match="no number"):
         validate_runs(frame.assign(loss=["a", "b"]))
+
+
+def test_in_a_table_of_ours_each_column_means_what_it_says(tmp_path):
+    header = (
+        "run_id,status,params,tokens,loss,flops,params_non_embedding,bits_per_byte,trained_tokens,train_loss,budget\n"
+    )
+    runs = read_runs(write_csv(tmp_path, header + "a,done,1e6,1e8,3.5,6e14,8e5,1.1,5e7,3.3,1e15\n"))
+    assert runs.table[["params", "tokens", "loss", "flops"]].iloc[0].tolist() == [1e6, 1e8, 3.5, 6e14]
+    assert runs.notes == [] and runs.warnings == []
+
+
+def test_losses_below_one_are_usual_per_byte(tmp_path):
+    text = "params,tokens,loss,vocab_size\n1e6,1e8,0.9,{0}\n2e6,1e8,0.8,{0}\n"
+    assert not read_runs(write_csv(tmp_path, text.format(256))).labels
+    assert [label.label for label in read_runs(write_csv(tmp_path, text.format(32000))).labels] == ["metric"]
