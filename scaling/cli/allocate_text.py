@@ -96,7 +96,7 @@ def _main_table(answer) -> str:
 def _factor(value) -> str:
     if value is None:
         return "unknown"
-    return "1 (inside the fitted range)" if value == 1 else f"{value:.3g}"
+    return "1 (inside)" if value == 1 else f"{value:.3g}"
 
 
 def _span(found, key, digits=3) -> str | None:
@@ -247,8 +247,8 @@ def _shape(answer) -> str | None:
             f"        d/L {shape['aspect_ratio']:.3g} of {shape['aspect_range'][0]:g} to {shape['aspect_range'][1]:g}; "
             f"widths in multiples of {shape['multiple_of']}",
             f"Run     {shape['steps']:,} steps x {_amount(shape['batch_tokens'], 5)} tokens = "
-            f"{format_quantity(shape['tokens'], digits=5)} tokens; compute {shape['flops_change']:+.4%}, "
-            f"loss {shape['loss_penalty']:+.1e} against the exact optimum",
+            f"{format_quantity(shape['tokens'], digits=5)} tokens; compute {shape['flops_change']:+.1e}, "
+            f"loss {shape['loss_penalty']:+.1e} nats against the exact optimum",
             f"Memory  {_bytes(memory['states_bytes'])} for weights, gradients and AdamW; "
             f"{_bytes(memory['activations_per_sequence_bytes'])} activations per sequence "
             f"({_bytes(memory['activations_recomputed_bytes'])} recomputed)" + _fewest(memory),

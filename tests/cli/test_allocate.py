@@ -4,6 +4,7 @@ import json
 import resource
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -229,3 +230,53 @@ def test_cpu_of_a_call_and_of_ten_thousand_draws(tmp_path):
     plain, drawn = cpu(), cpu("--law", path)
     print(f"plain {plain:.3f} s, with 10,000 draws {drawn:.3f} s")
     assert plain < 0.25 and drawn - plain < 0.5
+
+
+# --- the documentation ------------------------------------------------------------------------------------------------
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = [DOCS / "allocation.md", DOCS / "audit.md"]
+LINES = [line for page in PAGES for line in page.read_text().splitlines() if line.startswith("$ scale ")]
+COMMANDS = sorted({line.removeprefix("$ scale ") for line in LINES})
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_the_commands_of_the_docs_run(tmp_path, monkeypatch, line):
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(cli, line.split(), catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+
+
+def test_the_ten_million_dollars_of_the_docs():
+    law = PUBLISHED["besiroglu2024"].law
+    C = 1e7 / 2.50 * 3600 * 989e12 * 0.40
+    N, D = law.N_opt(C), law.D_opt(C)
+    G = (law.alpha * law.A / (law.beta * law.B)) ** (1 / (law.alpha + law.beta))
+    text = (DOCS / "allocation.md").read_text()
+    for value in (
+        f"{C:.5e}".replace("e+", "e"),
+        f"{law.alpha * law.A:.3f} / {law.beta * law.B:.3f} = {law.alpha * law.A / (law.beta * law.B):.6f}",
+        f"| {G:.6f} |",
+        f"{law.beta:.4f} / {law.alpha + law.beta:.4f} | {law.N_exponent:.6f}",
+        f"| {C / 6:.4e} |".replace("e+", "e"),
+        f"| {(C / 6) ** law.N_exponent:.5e} |".replace("e+", "e"),
+        f"= {N / 1e9:.1f}B |",
+        f"= {D / 1e12:.2f}T |",
+        f"| D / N | {D / N:.2f} |",
+        f"{law.A / N**law.alpha:.5f} + {law.B / D**law.beta:.5f}",
+        f"{law.loss(N, D):.5f} nats per token",
+        f"{law.alpha * law.A / N**law.alpha:.5f} and beta B / D^beta",
+        f"lambda = {law.alpha * law.A / N**law.alpha / C:.3e} nats",
+    ):
+        assert value in text, value
+    answer = as_json("--dollars", "10M", "--gpu", "h100", "--price", "2.50", "--mfu", "0.40", "--law", "all")
+    assert answer["params"] == N and f"{answer['extrapolation_factor']:.0f} times below this" in text
+    low, high = answer["intervals"]["params"]
+    assert f"{low / 1e9:.0f}B to {high / 1e9:.0f}B\nparameters" in text
+    low, high = answer["near_optimal"]["params"]
+    assert f"anything from {low / 1e9:.0f}B to {high / 1e9:.0f}B is within 0.1 %" in text
+    assert f"falls by {answer['marginal']['loss_per_doubling']:.5f}" in text
+    robust = answer["robust_across_laws"]
+    worst = max(robust["wasted_compute_factors"].values()) - 1
+    split = f"{robust['params'] / 1e9:.0f}B on {robust['tokens'] / 1e12:.1f}T tokens"
+    assert f"{split}\nwastes at most {100 * worst:.1f} % of the compute" in text
