@@ -198,6 +198,7 @@ EMBEDDING_STD = 1.0
 
 def _check(shape: Shape, attention: str) -> None:
     plain = {"n_kv_heads": shape.kv_heads == shape.n_heads, "gated_mlp": not shape.gated_mlp, "tied": not shape.tied}
+    plain |= {"biases": shape.biases == "none", "head_dim": shape.attention_width == shape.d_model}
     for name, fits in {**plain, "norm": shape.norm == "layer"}.items():
         if not fits:
             raise SweepError(f"model: {name} = {getattr(shape, name)!r} is counted but not trained here.")

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scaling.accounting import POSITIONS, Shape, count_parameters
+from scaling.errors import SweepError
 from sweeps.model import Cache, Transformer, attention_weights
 
 EPSILON = 1e-5  # of the norms
@@ -185,8 +186,6 @@ def test_rotary_positions_see_distances_only():
 
 
 def test_learned_positions_end_with_the_context_and_rotary_ones_do_not():
-    from scaling.errors import SweepError
-
     tokens = torch.zeros(1, 7, dtype=torch.long)
     with pytest.raises(SweepError, match="7 tokens do not fit a context of 6"):
         random_model(Shape(8, 1, 2, 5, 6, positions="learned"))(tokens)
@@ -209,3 +208,13 @@ def test_the_model_has_as_many_parameters_as_are_counted(model):
     assert size("norm") == counted.norms
     assert size("head.") == counted.head
     assert size("position_embedding") == counted.positions
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"n_kv_heads": 1}, {"gated_mlp": True}, {"tied": True}, {"norm": "rms"}, {"biases": "all"}, {"biases": "qkv"},
+     {"head_dim": 3}],
+)  # fmt: skip
+def test_shapes_that_are_counted_but_not_trained_are_refused(changes):
+    with pytest.raises(SweepError, match=f"{next(iter(changes))} = .* is counted but not trained"):
+        Transformer(Shape(8, 1, 2, 5, 6, **changes))
