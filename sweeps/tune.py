@@ -25,7 +25,7 @@ def tune(
     on_change: Callable[[State], None] = lambda state: None,
     on_event: Callable[[str], None] = lambda line: None,
 ) -> tuple[Transfer, Summary]:
-    """Seven rates around the grid's, at three of its widths (least, middle, largest) and two of its token counts.
+    """Five rates around the grid's, at three of its widths (least, middle, largest) and two of its token counts.
 
     Runs that have a result are not trained again. Raises SweepError when the grid has a single width, or when another
     sweep holds the folder.

@@ -18,7 +18,7 @@ from sweeps.config import RunConfig
 from sweeps.recipe import Recipe, heads_for
 
 MAX_SHIFT = 2.0  # of the optimum over the widths; more "does not transfer"
-RATES = 7
+RATES = 5
 _NEIGHBOURS = 2  # on each side of the lowest loss that the parabola goes through
 
 
