@@ -21,6 +21,7 @@ from scaling.errors import InputError, SweepError
 from scaling.quantities import parse_positive
 from sweeps.recipe import ATTENTIONS, COOLDOWN_SHAPES, DTYPES, RECIPE_KEYS, SCHEDULES, Recipe, heads_for
 from sweeps.shapes import ASPECT_RATIO, HEAD_WIDTH, nearest_shape
+from sweeps.tracking import TrackSettings
 
 MAX_RUNS = 100_000
 MAX_BYTES = 1_000_000  # of a grid.toml; a longer one is not a grid
@@ -82,6 +83,7 @@ class Grid:
     runs_per_device: int | None = None
     slurm: SlurmSettings = field(default_factory=SlurmSettings)
     ray: RaySettings = field(default_factory=RaySettings)
+    track: TrackSettings = field(default_factory=TrackSettings)
     notes: tuple[str, ...] = ()  # what was merged, for people
     where: str = "grid.toml"
 
@@ -358,6 +360,10 @@ def _ray(reader: _Reader, table: str, data: Any) -> RaySettings:
     return RaySettings(**_table(reader, table, data, RAY_KEYS))
 
 
+def _track(reader: _Reader, table: str, data: Any) -> TrackSettings:
+    return TrackSettings(**_table(reader, table, data, TRACK_KEYS))
+
+
 def _table(reader: _Reader, table: str, data: Any, keys: dict[str, Callable]) -> dict:
     if not isinstance(data, dict):
         raise reader.error(table, f"must be a table, [{table}]")
@@ -401,4 +407,9 @@ RAY_KEYS: dict[str, Callable] = {
     "cpus": _number(0.0, 1e4),
     "gpus": _number(0.0, 1e4),
 }
-TABLES: dict[str, Callable] = {"slurm": _slurm, "ray": _ray}
+TRACK_KEYS: dict[str, Callable] = {
+    "wandb": _matching(r"[A-Za-z0-9_.-]{1,128}(/[A-Za-z0-9_.-]{1,128})?", "my-team/my-project"),
+    "mlflow": _matching(r"\S(.{0,1000}\S)?", "sqlite:///mlflow.db#my-experiment"),
+    "tensorboard": _matching(r"\S(.{0,1000}\S)?", "runs/"),
+}
+TABLES: dict[str, Callable] = {"slurm": _slurm, "ray": _ray, "track": _track}

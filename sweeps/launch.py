@@ -15,6 +15,7 @@ from sweeps.plan import Numerics, Plan, plan, task_flops
 from sweeps.probe import Machine, probe, shape_key
 from sweeps.runner import Runner, State, Summary
 from sweeps.store import Store
+from sweeps.tracking import Tracking
 from sweeps.worker import TRAIN, Job, describe
 
 SWEEP_LEASE = "sweep"
@@ -86,6 +87,7 @@ def launch(
         results, problems = store.results()
         for line in (*planned.plan.notes, *problems):
             on_event(line)
+        tracking = Tracking(grid.track, store, on_event)
         engine = make_executor(executor, planned, store, workers=workers, train=train, slurm_setup=slurm_setup)
         runner = Runner(
             planned.plan.tasks,
@@ -93,11 +95,21 @@ def launch(
             engine,
             retries=grid.retries,
             should_stop=lambda: should_stop() or store.stop_file.exists(),
-            on_change=on_change,
+            on_change=_both(on_change, lambda state: tracking.send(list(state.results.values()))),
             on_event=on_event,
             results=results,
         )
-        return runner.run()
+        summary = runner.run()
+        tracking.send(runner.state.results.values())
+        return summary
+
+
+def _both(first: Callable[[State], None], second: Callable[[State], None]) -> Callable[[State], None]:
+    def call(state: State) -> None:
+        first(state)
+        second(state)
+
+    return call
 
 
 def make_executor(

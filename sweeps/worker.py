@@ -30,6 +30,7 @@ from sweeps.store import FINAL, Store
 
 TRAIN = "sweeps.training:train_trunk"
 PROGRESS_SECONDS = 1.0
+LOCKED_SECONDS = 3 * leases.PATIENCE_SECONDS
 EXIT_INTERRUPTED = 75  # EX_TEMPFAIL: give it again, it goes on from its checkpoint
 EXIT_LOCKED = 73
 EXIT_STORAGE = 74  # EX_IOERR
@@ -88,6 +89,18 @@ def run_task(
             lease.release()
     except durable.StorageError as error:
         return Ending.STORAGE, str(error)
+
+
+def run_when_free(job: Job, trunk: str, configs: list[RunConfig], stop: Callable[[], bool]) -> tuple[Ending, str]:
+    """`run_task`, waiting for a lease that a predecessor on a dead machine may still seem to hold."""
+    deadline = time.monotonic() + LOCKED_SECONDS
+    while True:
+        ending, reason = run_task(job, trunk, configs, should_stop=stop)
+        if ending is not Ending.LOCKED or time.monotonic() > deadline:
+            return ending, reason
+        if stop():
+            return Ending.INTERRUPTED, reason
+        time.sleep(2.0)
 
 
 def _train_missing(store: Store, job: Job, trunk: str, configs: list[RunConfig], should_stop) -> tuple[Ending, str]:

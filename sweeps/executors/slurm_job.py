@@ -9,13 +9,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from sweeps.store import Store
-from sweeps.worker import EXIT_INTERRUPTED, EXIT_STORAGE, TRAIN, Ending, Job, StopRequest, read_task, run_task
-
-LOCKED_SECONDS = 180.0  # longer than a lease outlives a dead owner on another machine
+from sweeps.worker import EXIT_INTERRUPTED, EXIT_STORAGE, TRAIN, Ending, Job, StopRequest, read_task, run_when_free
 
 
 def main(arguments: list[str]) -> int:
@@ -30,23 +27,12 @@ def main(arguments: list[str]) -> int:
     stop = StopRequest(store)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
         signal.signal(number, stop.set)
-    ending, reason = _run_when_free(Job(options.folder, options.train, options.checkpoint_seconds), trunk, stop)
+    job = Job(options.folder, options.train, options.checkpoint_seconds)
+    ending, reason = run_when_free(job, trunk, read_task(store, trunk), stop)
     print(f"{trunk}: {ending.value} {reason}", flush=True)
     if ending is Ending.INTERRUPTED:
         return _come_back(store, trunk)
     return {Ending.DONE: 0, Ending.STORAGE: EXIT_STORAGE}.get(ending, 1)
-
-
-def _run_when_free(job: Job, trunk: str, stop: StopRequest) -> tuple[Ending, str]:
-    """Another may still hold the trunk: a task that was requeued while its old process dies."""
-    deadline = time.monotonic() + LOCKED_SECONDS
-    while True:
-        ending, reason = run_task(job, trunk, read_task(Store(job.folder), trunk), should_stop=stop)
-        if ending is not Ending.LOCKED or time.monotonic() > deadline:
-            return ending, reason
-        if stop():
-            return Ending.INTERRUPTED, reason
-        time.sleep(2.0)
 
 
 def _come_back(store: Store, trunk: str) -> int:
