@@ -10,7 +10,7 @@ from scaling.fitting.data import RunData
 from scaling.fitting.envelope import Envelope, fit_envelope
 from scaling.fitting.intervals import Intervals
 from scaling.fitting.isoflop import WIDE, Isoflop, fit_isoflop
-from scaling.fitting.quantities import derived, is_five
+from scaling.fitting.quantities import derived, is_five, quantiles
 from scaling.fitting.result import FitResult
 
 
@@ -107,7 +107,7 @@ def _parametric_answer(fit, found, draws, budget, level) -> Answer:
     params_interval = None
     if draws is not None and len(draws.draws) >= 20:
         values = derived(draws.draws, budget)["params"]
-        low, high = np.percentile(values, [50 * (1 - level), 50 * (1 + level)])
+        low, high = quantiles(values, [50 * (1 - level), 50 * (1 + level)])
         params_interval = (float(low), float(high))
     interval = found.interval["N_exponent"] if found is not None else None
     return Answer("3", float(estimate["N_exponent"]), interval, float(estimate["params"]), params_interval)

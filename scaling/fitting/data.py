@@ -8,6 +8,9 @@ import numpy as np
 from scaling.errors import FitError
 
 
+LIMITS = (1e-60, 1e60)  # of a count or a loss: whatever lies outside is a fault, and its square overflows soon after
+
+
 @dataclass(frozen=True)
 class RunData:
     """The columns of the runs that a fit uses, as float64, with the label of each row for messages."""
@@ -49,7 +52,7 @@ def run_data(runs: Any, weights: Any = None) -> RunData:
     if missing:
         have = ", ".join(map(str, table.columns)) or "none"
         raise FitError(f"runs: column {', '.join(missing)} missing (columns: {have}). A fit needs params, tokens, loss.")
-    labels = _labels(table)
+    labels = _labels(table, getattr(runs, "unit", "row"))
     N, D, loss = (_column(table, name, labels) for name in ("params", "tokens", "loss"))
     if not len(loss):
         raise FitError("runs: no rows to fit.")
@@ -66,11 +69,11 @@ def run_data(runs: Any, weights: Any = None) -> RunData:
     )
 
 
-def _labels(table) -> tuple[str, ...]:
+def _labels(table, unit: str) -> tuple[str, ...]:
     rows = table["row"] if "row" in table.columns else range(1, len(table) + 1)
     names = table["run_id"] if "run_id" in table.columns else [None] * len(table)
     return tuple(
-        f"row {row}" + (f" ({name})" if isinstance(name, str) and name else "")
+        f"{unit} {row}" + (f" ({name})" if isinstance(name, str) and name else "")
         for row, name in zip(rows, names, strict=True)
     )
 
@@ -83,14 +86,19 @@ def _column(table, name: str, labels) -> np.ndarray:
     if name in ("flops", "unique_tokens"):  # optional: an empty cell means 6ND, or fresh tokens
         default = 6 * np.asarray(table["params"], float) * np.asarray(table["tokens"], float)
         values = np.where(np.isnan(values), default if name == "flops" else np.asarray(table["tokens"], float), values)
-    bad = np.flatnonzero(~(np.isfinite(values) & (values > 0)))
+    low, high = LIMITS
+    bad = np.flatnonzero(~((values > low) & (values < high)))
     if len(bad):
         more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
         raise FitError(
-            f"runs, {labels[bad[0]]}{more}: {name} is {values[bad[0]]:g}; it must be a finite number above zero. "
-            "Leave such rows out."
+            f"runs, {labels[bad[0]]}{more}: {name} is {values[bad[0]]:g}; it must be a finite number above zero"
+            f"{_extreme(values[bad[0]])}. Leave such rows out."
         )
     return values
+
+
+def _extreme(value: float) -> str:
+    return f", within {LIMITS[0]:g} and {LIMITS[1]:g}" if np.isfinite(value) and value > 0 else ""
 
 
 def _weights(weights, table, n: int, labels) -> np.ndarray:

@@ -115,14 +115,14 @@ def _variants(data, runs):
 
 
 def flagged_rows(data, runs: Any) -> np.ndarray:
-    """Rows that a column `outlier` marks or that the reading labelled."""
+    """Rows that a column `outlier` marks, or that the reading labelled for a doubt that few rows share."""
     flagged = np.zeros(data.n, bool)
     table = data.table
     for name in ("outlier", "epoch_outlier"):
         if table is not None and name in table.columns:
             values = np.asarray(table[name])
             flagged |= np.isin(values, [1, 1.0, True, "1", "true", "True"])
-    rows = {label.row for label in getattr(runs, "labels", ()) if label.row is not None}
+    rows = {row for label in getattr(runs, "labels", ()) if len(label.rows) <= 0.2 * data.n for row in label.rows}
     if rows and table is not None and "row" in table.columns:
         flagged |= np.isin(np.asarray(table["row"]), list(rows))
     return flagged
@@ -138,9 +138,12 @@ def column_of(table, roles, *names: str) -> str | None:
 
 
 def trends(fit: FitResult, runs: Any = None) -> list[Trend]:
-    """Residuals against log N, log D and, where the table has them, batch size and learning rate."""
+    """Residuals, clipped at 3 robust standard deviations, against log N, log D, and batch size and learning rate where
+    the table has them."""
     data = fit.problem.data
     r = residuals(fit)
+    reach = 4.5 * float(np.median(np.abs(r - np.median(r))))  # 3 standard deviations of normal noise
+    r = np.clip(r, np.median(r) - reach, np.median(r) + reach)
     columns = {"params": data.N, "tokens": data.D}
     roles = getattr(runs, "roles", {})
     for label, names in (("batch", ("batch_tokens", "batch_size", "global_bs")), ("learning rate", ("learning_rate", "peak_lr", "lr"))):

@@ -87,7 +87,7 @@ def _finish(problem: FormProblem, minima) -> FitResult:
         loss_function=objective.loss_function, delta=objective.reported_delta, n_runs=data.n,
         n_parameters=len(problem.names), objective=float(objective.reported(F)), n_starts=len(minima.value),
         n_agreeing=agreeing, condition=condition,
-        gradient=float(np.abs(minima.gradient[:, best] / np.sqrt(scale * max(F, 1e-300))).max()), at_bounds=at,
+        gradient=float(np.abs(minima.gradient[:, best] / np.sqrt(scale * max(F, problem.blur(F), 1e-300))).max()), at_bounds=at,
         excluded=data.excluded, names=problem.names, theta=problem.public(theta),
         covariance=_covariance(problem, theta, minima.hessian[:, :, best]) if usable and not at else None, problem=problem,
     )  # fmt: skip

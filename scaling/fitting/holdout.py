@@ -87,10 +87,8 @@ def refit_on(fit: FitResult, data: RunData) -> FitResult:
 
 
 def predict(fit: FitResult, data: RunData) -> np.ndarray:
-    """Predicted loss of runs."""
-    if fit.form == "data_constrained":
-        return fit.law.loss(data.N, data.D, data.unique_tokens)
-    return fit.law.loss(data.N, data.D)
+    """Predicted loss of runs, from the logarithms of the constants, which extreme units cannot overflow."""
+    return np.exp(fit.problem.losses_at(fit.theta[None], data)[0])
 
 
 def residuals(fit: FitResult) -> np.ndarray:

@@ -1,5 +1,6 @@
 """Which runs decide the answer: leave one run out, leave one size out, leave a handful of five out together."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -7,7 +8,7 @@ import numpy as np
 
 from scaling.fitting.holdout import residuals
 from scaling.fitting.identifiability import groups
-from scaling.fitting.quantities import derived
+from scaling.fitting.quantities import log_optimum
 from scaling.fitting.refit import refit
 from scaling.fitting.resampling import leave_out
 from scaling.fitting.result import FitResult
@@ -52,17 +53,17 @@ class Influence:
 def influence(fit: FitResult, budget: float) -> Influence:
     """Change of N* at `budget` when each run, or each size, is left out; five-constant fits only."""
     data = fit.problem.data
-    base = float(derived(fit.theta, budget)["params"])
+    base = float(log_optimum(fit.theta, budget)[0])
     each = _without(fit, None, budget, base)
     runs = [Left(data.labels[i], float(data.N[i]), float(data.D[i]), float(data.loss[i]), float(change), float(a), (i,))
             for i, (change, a) in enumerate(zip(*each, strict=True))] if len(each[0]) == data.n else []  # fmt: skip
     sizes = _sizes(fit, budget, base)
-    order = sorted(range(len(runs)), key=lambda i: -abs(runs[i].change))[:TOP]
+    order = sorted(range(len(runs)), key=lambda i: -_size(runs[i].change))[:TOP]
     handfuls = _handfuls(fit, order, budget, base)
     return Influence(
         budget,
         tuple(runs[i] for i in order),
-        tuple(sorted(sizes, key=lambda item: -abs(item.change))[:TOP]),
+        tuple(sorted(sizes, key=lambda item: -_size(item.change))[:TOP]),
         tuple(handfuls),
         tuple(_warnings(fit, handfuls, budget)),
     )
@@ -70,8 +71,13 @@ def influence(fit: FitResult, budget: float) -> Influence:
 
 def _without(fit, labels, budget, base):
     left = leave_out(fit, labels)[1]
-    found = derived(fit.problem.public(left.theta), budget)
-    return found["params"] / base - 1, found["N_exponent"]
+    return _change(fit.problem.public(left.theta), budget, base)
+
+
+def _change(theta: np.ndarray, budget: float, base: float) -> tuple[np.ndarray, np.ndarray]:
+    """N* over exp(base), minus one, and the exponent of N, for each row of public fit variables."""
+    ratio = np.clip(log_optimum(theta, budget)[0] - base, -50, 50)
+    return np.expm1(ratio), theta[:, 4] / (theta[:, 3] + theta[:, 4])
 
 
 def _sizes(fit, budget, base) -> list[Left]:
@@ -101,18 +107,24 @@ def _handfuls(fit, order, budget, base) -> list[Left]:
     weights = np.ones((len(chosen), data.n))
     for k, rows in enumerate(chosen.values()):
         weights[k, rows] = 0
-    found = derived(problem.public(refit(problem, weights, problem.inverse(fit.theta)).theta), budget)
+    left = refit(problem, weights, problem.inverse(fit.theta))
+    changes, exponents = _change(problem.public(left.theta), budget, base)
     out = []
     for k, (name, rows) in enumerate(chosen.items()):
         out.append(Left(f"the {TOP} {name} ({', '.join(data.labels[i] for i in rows)})", float(data.N[rows].mean()),
-                        float(data.D[rows].mean()), float(data.loss[rows].mean()), float(found["params"][k] / base - 1),
-                        float(found["N_exponent"][k]), tuple(rows)))  # fmt: skip
-    return sorted(out, key=lambda item: -abs(np.log1p(item.change)))
+                        float(data.D[rows].mean()), float(data.loss[rows].mean()), float(changes[k]),
+                        float(exponents[k]), tuple(rows)))  # fmt: skip
+    return sorted(out, key=lambda item: -_size(item.change))
+
+
+def _size(change: float) -> float:
+    """|log of the ratio|: half and double are alike."""
+    return abs(math.log1p(max(change, -1 + 1e-15)))
 
 
 def _warnings(fit, handfuls, budget) -> list[str]:
     data = fit.problem.data
-    large = [item for item in handfuls if abs(np.log1p(item.change)) >= np.log1p(LARGE)]
+    large = [item for item in handfuls if _size(item.change) >= math.log1p(LARGE)]
     out = []
     for item in large[:2]:
         rows = list(item.rows)

@@ -12,7 +12,7 @@ from statistics import NormalDist
 import numpy as np
 
 from scaling.errors import FitError
-from scaling.fitting.quantities import derived, is_five
+from scaling.fitting.quantities import derived, deviation, is_five, quantiles
 from scaling.fitting.resampling import Bootstrap, cluster_labels, leave_out
 from scaling.fitting.result import FitResult
 
@@ -66,7 +66,7 @@ def intervals(
         found = {name: _bca(values[name], estimate[name], jack[name], level) for name in values}
     else:
         tails = [50 * (1 - level), 50 * (1 + level)]
-        found = {name: tuple(map(float, np.percentile(v, tails))) for name, v in values.items()}
+        found = {name: tuple(map(float, quantiles(v, tails))) for name, v in values.items()}
     return Intervals(
         level=level,
         method=method,
@@ -74,7 +74,7 @@ def intervals(
         not_converged=draws.not_converged,
         kind=draws.kind,
         estimate=estimate,
-        standard_error={name: float(np.std(v, ddof=1)) for name, v in values.items()},
+        standard_error={name: deviation(v) for name, v in values.items()},
         interval=found,
         hessian=hessian_errors(fit, of),
         correlation=_correlations(draws),
@@ -102,7 +102,7 @@ def _bca(values, estimate, jack, level) -> tuple[float, float]:
     for z in (normal.inv_cdf((1 - level) / 2), normal.inv_cdf((1 + level) / 2)):
         shifted = z0 + z
         tails.append(100 * normal.cdf(z0 + shifted / (1 - acceleration * shifted)))
-    low, high = np.percentile(values, tails)
+    low, high = quantiles(values, tails)
     return float(low), float(high)
 
 
@@ -154,5 +154,5 @@ def _warnings(fit: FitResult, draws: Bootstrap, of: Callable) -> list[str]:
 
 def robust_error(values: np.ndarray) -> float:
     """Half the central 68.3 % of draws: a standard error that a heavy tail does not rule."""
-    low, high = np.percentile(values, [15.87, 84.13])
+    low, high = quantiles(values, [15.87, 84.13])
     return float(high - low) / 2

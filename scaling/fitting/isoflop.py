@@ -273,7 +273,8 @@ def _warnings(budgets, N_law, D_law) -> list[str]:
     single = sum(b.n_sizes < 3 for b in budgets)
     if single:
         out.append(f"{single} groups of runs at one FLOP level have fewer than 3 sizes and make no curve.")
-    out += [f"budget {b.flops:.3g} FLOP: {note}." for b in budgets for note in b.notes if not note.startswith("near-")]
+    out += [f"budget {b.flops:.3g} FLOP: {note}." for b in budgets if b.accepted or b.outliers for note in b.notes
+            if not note.startswith("near-")]  # fmt: skip
     accepted = [b for b in budgets if b.accepted]
     if len(accepted) < 3:
         out.append(f"{len(accepted)} accepted budgets: at least 3 are needed for an exponent with an error.")

@@ -3,7 +3,7 @@
     huber_log   r = log Lhat - log L,  rho = r^2/2 inside |r| <= delta, delta (|r| - delta/2) outside (the default)
     mse_log     r = log Lhat - log L,  rho = r^2/2
     mse         r = Lhat - L,          rho = r^2/2
-    lad         r = log Lhat - log L,  rho = |r|; solved as huber_log at delta = 1e-7 and divided by that delta
+    lad         r = log Lhat - log L,  rho = |r|; solved as huber_log at delta = 1e-6 and divided by that delta
 
 Huber (1964); the default is that of Hoffmann et al. (2022), delta = 1e-3.
 """
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from scaling.errors import FitError
 
 DEFAULT_DELTA = 1e-3
-LAD_DELTA = 1e-7
+LAD_DELTA = 1e-6
 LOSS_FUNCTIONS = {
     "huber_log": "sum of Huber(log Lhat - log L)",
     "mse_log": "sum of (log Lhat - log L)^2 / 2",
@@ -55,6 +55,13 @@ class Objective:
     def reported(self, F):
         """The solver's F as the objective that the loss function names."""
         return F / LAD_DELTA if self.loss_function == "lad" else F
+
+    def short_ladder(self, rescue: bool = False) -> tuple[float, ...]:
+        """Thresholds for a refit that starts near its minimum, and for one that failed from there."""
+        delta = self.threshold
+        if self.loss_function == "lad":
+            return tuple(delta * 4.0**k for k in range(6 if rescue else 4, -1, -1))
+        return (32 * delta, 8 * delta, 2 * delta, delta) if rescue and math.isfinite(delta) else (delta,)
 
     def ladder(self) -> tuple[float, ...]:
         """Thresholds from wide to narrow: a wide one is nearly least squares and has few local minima."""

@@ -19,7 +19,7 @@ from scaling.fitting.objective import DEFAULT_DELTA, Objective
 from scaling.fitting.problem import Problem
 from scaling.fitting.quantities import derived
 from scaling.fitting.result import FitResult, Status
-from scaling.fitting.solve import merge, nearly_gone, polish, select, without_first
+from scaling.fitting.solve import VANISH, merge, nearly_gone, polish, select, without_first
 from scaling.fitting.starts import grid_starts, random_starts, refine
 from scaling.laws import ChinchillaLaw
 
@@ -100,7 +100,16 @@ class ChinchillaProblem(Problem):
         best = np.array([int(np.argmin(minima.value))])
         if nearly_gone(minima.theta[best], self.box)[0]:
             minima = merge(minima, polish(self, without_first(minima.theta[best], self.box), lifting=False), best)
+        if not minima.converged[best[0]]:
+            ladder = tuple(self.objective.threshold * 2.0**k for k in (5, 4, 3, 2, 1, 0))
+            minima = merge(minima, polish(self, minima.theta[best], ladder=ladder, max_iterations=400), best)
         return minima
+
+    def gone(self, theta: np.ndarray) -> np.ndarray:
+        """Which of E, A and B stay below exp(-9) of the smallest loss at every run: the runs do not show them."""
+        x, y = self.points.x, self.points.y
+        largest = [theta[0], (theta[1] - theta[3] * x).max(), (theta[2] - theta[4] * y).max()]
+        return np.array(largest) < math.log(self.data.loss.min()) - VANISH
 
     def _solve_from(self, starts) -> Minima:
         """The lowest of three ways from each start: as it is, with its terms re-projected, and, where E went to zero, from
@@ -119,7 +128,11 @@ class ChinchillaProblem(Problem):
         """The law at centred fit variables; E at its floor is zero."""
         log_E, log_A, log_B, alpha, beta = (float(v) for v in uncentre(theta, self.points))
         E = 0.0 if theta[0] <= self.box.low[0] and np.isfinite(self.box.vanish[0]) else math.exp(log_E)
-        return ChinchillaLaw(E, _exp(log_A), _exp(log_B), alpha, beta)
+        for name, value, centre_of, what in (("A", log_A, self.points.x_mean, "N"), ("B", log_B, self.points.y_mean, "D")):
+            if abs(value) > 690:
+                raise FitError(f"{name} = exp({value:.0f}) is beyond what a number can hold: {what} is about "
+                               f"exp({centre_of:.0f}) in these runs. Give {what} as a plain count.")  # fmt: skip
+        return ChinchillaLaw(E, math.exp(log_A), math.exp(log_B), alpha, beta)
 
     def public(self, theta: np.ndarray) -> np.ndarray:
         return uncentre(theta, self.points)
@@ -144,10 +157,6 @@ def _log_loss(theta, x, y) -> np.ndarray:
     log_E, log_A, log_B, alpha, beta = theta.T[:, :, None]
     with np.errstate(over="ignore"):
         return np.log(np.exp(log_E) + np.exp(log_A - alpha * x) + np.exp(log_B - beta * y))
-
-
-def _exp(value: float) -> float:
-    return math.exp(min(max(value, -700.0), 700.0))
 
 
 def _theta_of(start) -> list[float]:
@@ -198,13 +207,13 @@ def _finish(problem: ChinchillaProblem, minima: Minima, n_points: int) -> FitRes
 def _scaled_gradient(problem, minima, best) -> float:
     """Largest free component of the gradient over sqrt(F times curvature): 1 is a step worth taking, 1e-9 is zero."""
     scale = problem.scale(minima.theta[best : best + 1])[:, 0]
-    F = max(float(minima.value[best]), 1e-300)
+    F = max(float(minima.value[best]), problem.blur(float(minima.value[best])), 1e-300)
     return float(np.abs(minima.gradient[:, best] / np.sqrt(scale * F)).max())
 
 
 def _status(problem, minima, best, agreeing) -> tuple[Status, str, tuple[str, ...]]:
     low, high = minima.at_low[best].copy(), minima.at_high[best]
-    low[0] |= bool(minima.theta[best, 0] < problem.box.vanish[0])
+    low[:3] |= problem.gone(minima.theta[best])
     names = ("E", "A", "B", "alpha", "beta")
     at = tuple(name for name, lo, hi in zip(names, low, high, strict=True) if lo or hi)
     started = len(minima.value)

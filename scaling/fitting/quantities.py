@@ -36,3 +36,23 @@ def log_optimum(theta: np.ndarray, budget: float) -> tuple[np.ndarray, np.ndarra
 def is_five(names) -> bool:
     """Whether fit variables are those of the five-constant law."""
     return tuple(names) == NAMES
+
+
+def quantiles(values: np.ndarray, percent) -> np.ndarray:
+    """Percentiles of a sample that may hold infinities (an A or B too large for a float): interpolated where finite."""
+    ordered = np.sort(np.asarray(values, float))
+    place = np.asarray(percent, float) / 100 * (len(ordered) - 1)
+    low = np.floor(place).astype(int)
+    high = np.minimum(low + 1, len(ordered) - 1)
+    a, b, t = ordered[low], ordered[high], place - low
+    with np.errstate(invalid="ignore", over="ignore"):
+        return np.where(np.isfinite(a) & np.isfinite(b), a * (1 - t) + b * t, np.where(t > 0, b, a))
+
+
+def deviation(values: np.ndarray) -> float:
+    """Standard deviation of a sample; infinite where the sample is."""
+    values = np.asarray(values, float)
+    if not np.isfinite(values).all():
+        return float("inf")
+    size = float(np.abs(values).max(initial=0.0)) or 1.0
+    return float(np.std(values / size, ddof=1)) * size if size < 1e300 else float("inf")

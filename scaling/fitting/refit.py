@@ -49,7 +49,7 @@ def refit_losses(problem: Problem, log_losses: np.ndarray, theta: np.ndarray) ->
 
 
 def _solve(problem: Problem, starts, theta, weights) -> Refits:
-    first = polish(problem, starts, ladder=(problem.objective.threshold,), tolerance=TOLERANCE, weights=weights,
+    first = polish(problem, starts, ladder=problem.objective.short_ladder(), tolerance=TOLERANCE, weights=weights,
                    scale=problem.scale(theta[None]), max_iterations=30)  # fmt: skip
     rows = np.flatnonzero(~first.converged)
     if len(rows):
@@ -62,8 +62,7 @@ def _rescue(problem: Problem, first: Minima, theta, weights, rows) -> Minima:
 
     Rows whose E is all but gone are then tried with E at its floor.
     """
-    delta = problem.objective.threshold
-    ladder = (delta,) if np.isinf(delta) else (32 * delta, 8 * delta, 2 * delta, delta)
+    ladder = problem.objective.short_ladder(rescue=True)
 
     def again(rows, start, ladder, lifting):
         part = problem if problem.log_loss.ndim == 1 else problem.with_losses(problem.log_loss[rows])
@@ -74,7 +73,7 @@ def _rescue(problem: Problem, first: Minima, theta, weights, rows) -> Minima:
     first = merge(first, again(rows, first.theta[rows], ladder, True), rows)
     left = rows[~first.converged[rows] & nearly_gone(first.theta[rows], problem.box)]
     if len(left):
-        first = merge(first, again(left, without_first(first.theta[left], problem.box), (delta,), False), left)
+        first = merge(first, again(left, without_first(first.theta[left], problem.box), ladder[-1:], False), left)
     return first
 
 

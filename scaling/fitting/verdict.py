@@ -1,5 +1,6 @@
 """One line that a tired person can act on: usable up to a budget, provisional, or not identified, and why."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,7 +47,7 @@ def verdict(fit: FitResult, draws=None, *, holdout=None, influence=None, disagre
     if fit.status is Status.AT_BOUND:  # draws that sit on a bound do not spread: their interval says nothing
         return Verdict("provisional", f"provisional: {' '.join(reasons)}", tuple(reasons))
     low, high = spread(fit, draws, largest)
-    if high / low > LOOSE:
+    if high > LOOSE * low:
         line = (f"not identified: at the largest run's own compute ({largest:.3g} FLOP) N* may be anywhere from {low:.2g} "
                 f"to {high:.2g} times its estimate.")  # fmt: skip
         return Verdict("not_identified", line, (line, *reasons))
@@ -91,10 +92,19 @@ def _fit_reasons(fit: FitResult) -> list[str]:
     return out
 
 
+def _too_few(holdout) -> bool:
+    """Whether so few held-out losses inside their intervals are improbable (below 1 %) if the intervals are true."""
+    inside, n, p = round(holdout.covered * holdout.n_test), holdout.n_test, holdout.level
+    tail = sum(math.comb(n, k) * p**k * (1 - p) ** (n - k) for k in range(inside + 1)) if n <= 200 else None
+    return holdout.covered < p - 0.1 if tail is None else tail < 0.01
+
+
 def _outside_reasons(holdout, influence, disagreement, lack) -> list[str]:
     out = []
     if holdout is not None and holdout.mean_abs > POOR_HOLDOUT:
         out.append(f"the largest decade of compute was predicted {holdout.mean_abs:.1%} off on average.")
+    if holdout is not None and holdout.covered is not None and _too_few(holdout):
+        out.append(f"only {holdout.covered:.0%} of the held-out losses lay in their {holdout.level:.0%} intervals.")
     if influence is not None and influence.warnings:
         worst = influence.handfuls[0]
         out.append(f"five runs decide the answer (N* times {1 + worst.change:.2f} without them).")

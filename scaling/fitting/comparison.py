@@ -1,0 +1,112 @@
+"""Which form of the law: information criteria, and the error on runs that were held out. The simplest wins ties."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from scaling.errors import FitError
+from scaling.fitting.holdout import hold_out, residuals
+from scaling.fitting.parametric import fit_law
+from scaling.fitting.result import FitResult
+
+DEFAULT_FORMS = ("tied", "chinchilla", "kaplan", "interaction")
+BETTER = 0.9  # a form with more constants must bring the hold-out error below this share of a simpler one's
+CLOSE = 2.0  # without a hold-out: AICc within this of the best is as good
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """One form: its fit, AICc and BIC (lower is better) and the mean error on the largest decade of compute."""
+
+    form: str
+    fit: FitResult
+    aicc: float | None = None
+    bic: float | None = None
+    holdout_error: float | None = None
+    reason: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        from scaling.laws import law_to_dict
+
+        law = self.fit.law
+        return {
+            "form": self.form, "status": str(self.fit.status), "n_parameters": self.fit.n_parameters,
+            "law": None if law is None else law_to_dict(law), "objective": self.fit.objective, "aicc": self.aicc,
+            "bic": self.bic, "holdout_error": self.holdout_error, "reason": self.reason,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Forms in order of preference; `preferred` is the first, None when none can be fitted."""
+
+    ranked: tuple[Ranked, ...]
+    preferred: str | None
+    why: str
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"preferred": self.preferred, "why": self.why, "forms": [item.to_dict() for item in self.ranked]}
+
+
+def compare_forms(runs: Any, forms: tuple[str, ...] = DEFAULT_FORMS, **options: Any) -> Comparison:
+    """Fit each form to the same runs with the same options and rank them.
+
+    AICc and BIC take the likelihood that goes with the loss function: Laplace for huber_log and lad (delta is far below
+    the noise), normal for mse_log and mse; the scale counts as one more constant.
+    """
+    ranked = [_rank(fit_law(runs, form=form, **options)) for form in forms]
+    fitted = sorted((r for r in ranked if r.aicc is not None), key=lambda r: (r.fit.n_parameters, r.aicc))
+    rest = tuple(r for r in ranked if r.aicc is None)
+    if not fitted:
+        return Comparison(rest, None, "none of these forms can be fitted to these runs.")
+    best, why = _prefer(fitted)
+    others = sorted((r for r in fitted if r is not best), key=lambda r: r.aicc)
+    return Comparison((best, *others, *rest), best.form, why)
+
+
+def _rank(fit: FitResult) -> Ranked:
+    if not fit.usable:
+        return Ranked(fit.form, fit, reason=fit.message)
+    deviance, n, k = _deviance(fit), fit.n_runs, fit.n_parameters + 1
+    aicc = deviance + 2 * k + 2 * k * (k + 1) / (n - k - 1) if n > k + 1 else None
+    if aicc is None:
+        return Ranked(fit.form, fit, reason=f"{n} runs are too few for AICc with {k} constants.")
+    error = reason = None
+    try:
+        error = hold_out(fit, resamples=0).mean_abs
+    except FitError as problem:
+        reason = str(problem)
+    return Ranked(fit.form, fit, aicc, deviance + k * math.log(n), error, reason)
+
+
+def _deviance(fit: FitResult) -> float:
+    """-2 log likelihood at its best scale."""
+    data, n = fit.problem.data, fit.n_runs
+    w = data.weights
+    r = residuals(fit)
+    if fit.loss_function == "mse":
+        r = data.loss * -np.expm1(-r)
+    if fit.loss_function in ("mse_log", "mse"):
+        return n * (math.log(2 * math.pi * max(float(w @ r**2) / n, 1e-300)) + 1)
+    return 2 * n * (math.log(2 * max(float(w @ np.abs(r)) / n, 1e-300)) + 1)
+
+
+def _prefer(fitted: list[Ranked]) -> tuple[Ranked, str]:
+    """From the simplest on: more constants only for a clearly better hold-out."""
+    tested = [r for r in fitted if r.holdout_error is not None]
+    if len(tested) < 2:
+        best_aicc = min(r.aicc for r in fitted)  # type: ignore[type-var]
+        best = next(r for r in fitted if r.aicc <= best_aicc + CLOSE)
+        return best, f"no hold-out is possible; {best.form} is the simplest within {CLOSE:g} of the best AICc."
+    best = tested[0]
+    for other in tested[1:]:
+        better = other.holdout_error < BETTER * best.holdout_error  # type: ignore[operator]
+        if better or (other.fit.n_parameters == best.fit.n_parameters and other.holdout_error < best.holdout_error):
+            best = other
+    simplest = tested[0]
+    if best is simplest:
+        return best, f"{best.form} is the simplest, and no other form predicts the held-out decade clearly better."
+    return best, (f"{best.form} predicts the held-out decade with {best.holdout_error:.2%} mean error, "
+                  f"{simplest.form} with {simplest.holdout_error:.2%}.")  # fmt: skip
