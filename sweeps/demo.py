@@ -18,18 +18,20 @@ from torch.nn import functional as F
 from scaling.accounting import Shape, block_parameters
 from scaling.errors import InputError
 from scaling.presets import preset
+from sweeps.config import RunConfig
 from sweeps.corpus import load_corpus
 from sweeps.decoding import Decoding, entropy, probabilities
+from sweeps.flat import group_of
 from sweeps.generation import decode_bytes, generate, next_logits
 from sweeps.model import Transformer, explicit_attention, rotate
-from sweeps.recipe import Recipe, resolve, schedule_factor
+from sweeps.recipe import Recipe, rate_of, resolve, schedule_factor
 
 LECTURE = preset("lecture").shape
 MANUAL = "manual"
 HELD_OUT_WINDOWS = 256
 HELD_OUT_SHARE = 12  # one byte in so many of the manual is held out
 LONG_LINE = 24  # bytes; shorter lines are everyone's
-REPORT_EVERY = 25  # steps between reports; each reports the mean of its steps
+REPORT_EVERY = 50  # steps between reports; each reports the mean of its steps
 
 
 @dataclass(frozen=True)
@@ -38,9 +40,9 @@ class DemoConfig:
 
     shape: Shape = LECTURE
     corpus: str = MANUAL  # the language reference that every Python carries, or a corpus of `load_corpus`
-    tokens: int = 3_000_000
-    batch_tokens: int = 1024
-    learning_rate: float = 4e-3
+    tokens: int = 2_500_000
+    batch_tokens: int = 512
+    learning_rate: float = Recipe.learning_rate
     mask: bool = True  # False: every token sees its successors, and with them the answer
     seed: int = 0
 
@@ -75,19 +77,18 @@ def train_demo(config: DemoConfig, *, report: Callable[[DemoRun], None] = lambda
     start = time.perf_counter()
     recipe = Recipe(batch_tokens=config.batch_tokens, learning_rate=config.learning_rate)
     plan = resolve(config.shape, config.tokens, corpus=config.corpus, corpus_hash="demo", recipe=recipe)
-    optimizer = torch.optim.AdamW(
-        run.model.parameters(), lr=config.learning_rate, betas=(recipe.beta1, recipe.beta2), weight_decay=0.0
-    )
+    optimizer = _optimizer(run.model, plan)
     generator = torch.Generator().manual_seed(config.seed)
     losses: list[float] = []
     for step in range(plan.steps):
-        optimizer.param_groups[0]["lr"] = config.learning_rate * schedule_factor(step, plan)
+        for group in optimizer.param_groups:
+            group["lr"] = group["peak"] * schedule_factor(step, plan)
         inputs, targets = _batch(train, config, generator)  # each (B, T)
         logits = run.model(inputs, mask=config.mask)  # (B, T, V)
         loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten())
         optimizer.zero_grad()
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(run.model.parameters(), recipe.clip)
+        torch.nn.utils.clip_grad_norm_(run.model.parameters(), plan.clip)
         optimizer.step()
         losses.append(loss.item())
         if (step + 1) % REPORT_EVERY == 0 or step + 1 == plan.steps:
@@ -145,18 +146,21 @@ def _apart(chapters: list[bytes], *, least: int) -> set[int]:
 
 
 def evaluate(model: Transformer, text: Tensor, *, mask: bool) -> tuple[float, float]:
-    """Mean loss over windows of held-out text as in training, and the loss of the byte after each window alone.
+    """Mean loss over windows of held-out text as in training, and the mean loss of the byte after a window alone, over
+    windows of an eighth to the whole of the context.
 
     With the mask both say the same thing of a model; without it the first is what training saw and the second what
-    generation meets. Raises InputError for a text shorter than one window.
+    generation meets. The text holds at least a context and two bytes.
     """
     T = model.shape.context
     starts = torch.linspace(0, len(text) - T - 1, HELD_OUT_WINDOWS).long()  # spread over the text
     windows = torch.stack([text[s : s + T + 1] for s in starts.tolist()]).long()  # (256, T + 1)
+    lengths = sorted({max(1, T * eighths // 8) for eighths in range(1, 9)})
     with torch.inference_mode():
         logits = model(windows[:, :-1], mask=mask)  # (256, T, V)
-    losses = F.cross_entropy(logits.transpose(1, 2), windows[:, 1:], reduction="none")  # (256, T)
-    return losses.mean().item(), losses[:, -1].mean().item()
+        seen = F.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())
+        unseen = [F.cross_entropy(model(windows[:, :n], mask=mask)[:, -1], windows[:, n]) for n in lengths]
+    return seen.item(), torch.stack(unseen).mean().item()
 
 
 def count(model: Transformer) -> int:
@@ -210,6 +214,17 @@ def _queries_keys_values(model: Transformer, tokens: Sequence[int], layer: int) 
     q, k, v = seen[0].view(1, len(tokens), 3, attention.n_heads, -1).permute(2, 0, 3, 1, 4)
     where = torch.arange(len(tokens))
     return (rotate(q, where), rotate(k, where), v) if attention.rotary else (q, k, v)
+
+
+def _optimizer(model: Transformer, plan: RunConfig) -> torch.optim.AdamW:
+    """AdamW with the recipe's rates: matrices, embeddings and norms each their own."""
+    groups: dict[str, list[Tensor]] = {}
+    for name, parameter in model.named_parameters():
+        groups.setdefault(group_of(name, parameter), []).append(parameter)
+    rates = [
+        {"params": parameters, "peak": plan.learning_rate * rate_of(name, plan)} for name, parameters in groups.items()
+    ]
+    return torch.optim.AdamW(rates, lr=plan.learning_rate, betas=(plan.beta1, plan.beta2), weight_decay=0.0)
 
 
 def _batch(text: Tensor, config: DemoConfig, generator: torch.Generator) -> tuple[Tensor, Tensor]:

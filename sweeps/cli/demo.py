@@ -29,7 +29,7 @@ _LOOK = 16  # bytes of the prompt that the pictures of attention show
 
 @click.command("demo")
 @click.option("--out", default="demo", show_default=True, metavar="DIR", help="Where model and pictures go.")
-@click.option("--tokens", default="3M", show_default=True, metavar="D", help="Training tokens (bytes).")
+@click.option("--tokens", default="2.5M", show_default=True, metavar="D", help="Training tokens (bytes).")
 @click.option("--positions", type=click.Choice(("learned", "sinusoidal", "rotary", "none")), default="learned",
               show_default=True)  # fmt: skip
 @click.option("--corpus", default=MANUAL, show_default=True, metavar="TEXT",
@@ -131,7 +131,7 @@ def _sample(run: DemoRun, prompt: str, seed: int) -> str:
 
 
 def _text(data: dict, config: DemoConfig) -> str:
-    header = ["Loss, nats per byte", "training", "held out", "byte after the window", "seconds"]
+    header = ["Loss, nats per byte", "training", "held out", "byte after a window", "seconds"]
     losses = ("training_loss", "held_out_loss", "next_byte_loss")
     rows = [
         [name, *(f"{run[key]:.3f}" for key in losses), f"{run['seconds']:.0f}"] for name, run in data["runs"].items()
