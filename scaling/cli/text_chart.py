@@ -19,8 +19,7 @@ def line_chart(
     cells = [[0] * width for _ in range(height)]
     before = None
     for column in range(2 * width):
-        value = values[min(len(values) - 1, column * len(values) // (2 * width))]
-        share = (value - bottom) / (top - bottom) if top > bottom else 0.0
+        share = (_between(values, column / (2 * width - 1)) - bottom) / (top - bottom) if top > bottom else 0.0
         row = round((1 - min(1.0, max(0.0, share))) * (4 * height - 1))
         first, last = sorted((row, row if before is None else before))
         for filled in range(first, last + 1):
@@ -30,3 +29,11 @@ def line_chart(
     edge = max(map(len, labels))
     lines = ["".join(chr(0x2800 + cell) for cell in line) for line in cells]
     return "\n".join(f"{label:>{edge}} ┤{line}" for label, line in zip(labels, lines, strict=True))
+
+
+def _between(values: Sequence[float], share: float) -> float:
+    """The value that far along, on the straight line between its neighbours."""
+    place = share * (len(values) - 1)
+    left = min(int(place), len(values) - 2) if len(values) > 1 else 0
+    right = min(left + 1, len(values) - 1)
+    return values[left] + (values[right] - values[left]) * (place - left)
