@@ -6,8 +6,6 @@ T = 1 is the softmax itself; T -> 0+ puts everything on the largest logit, in eq
 T -> infinity is uniform. T = 0 itself is greedy: the first of the largest.
 """
 
-import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -81,9 +79,3 @@ def entropy(p: np.ndarray) -> float:
     """In nats: 0 when one token has everything, ln V when all are alike."""
     inside = p[p > 0]
     return float(-(inside * np.log(inside)).sum())
-
-
-def perplexity(losses: Iterable[float]) -> float:
-    """exp of the mean loss in nats: as many equally likely tokens."""
-    values = list(losses)
-    return math.exp(sum(values) / len(values))

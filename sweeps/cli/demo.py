@@ -3,12 +3,13 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import click
 import torch
 
-from scaling.accounting import Shape, block_parameters
+from scaling.accounting import block_parameters
 from scaling.cli.output import format_table, print_json
 from scaling.cli.text_chart import line_chart
 from scaling.errors import InputError
@@ -49,7 +50,7 @@ def command(out, tokens, positions, corpus, prompt, cheat, seed, as_json):
     if not prompt:
         raise InputError("--prompt is empty: give at least one character to go on from.")
     folder, D = _folder(out), round(parse_positive(tokens, name="--tokens"))
-    shape = Shape(**{**_as_arguments(LECTURE), "positions": positions})
+    shape = replace(LECTURE, positions=positions)
     config = DemoConfig(shape=shape, corpus=corpus, tokens=D, seed=seed)
     runs = {"causal mask": config}
     if cheat:
@@ -166,7 +167,3 @@ def _folder(out: str) -> Path:
 
 def _tokens(config: DemoConfig) -> str:
     return f"{format_quantity(config.tokens)} bytes of {config.corpus}"
-
-
-def _as_arguments(shape: Shape) -> dict:
-    return {name: getattr(shape, name) for name in ("d_model", "n_layers", "n_heads", "vocab_size", "context")}
