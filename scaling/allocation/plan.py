@@ -63,34 +63,75 @@ def allocate(
     Raises AllocationError when budget and constraints have no answer, LawError for a law that cannot be used and
     InputError for a quantity that cannot be read.
     """
+    try:
+        return _allocate(
+            budget,
+            choose_law(law),
+            other_laws,
+            context=context,
+            convention=flops_convention,
+            machine=machine or make_machine(),
+            comparisons=comparisons,
+            level=level,
+            shape=shape,
+            reference=_positive(reference, "reference"),
+            unique_tokens=_positive(unique_tokens, "unique tokens"),
+            inference_tokens=_positive(inference_tokens, "inference tokens") or 0.0,
+            gpu_hours_used=_positive(gpu_hours_used, "GPU-hours used"),
+            limits={
+                "params": _positive(params, "params"),
+                "tokens": _positive(tokens, "tokens"),
+                "ratio": _positive(ratio, "ratio"),
+                "max_params": _positive(max_params, "max params"),
+                "max_tokens": _positive(max_tokens, "max tokens"),
+                "target_loss": _positive(target_loss, "target loss"),
+            },
+        )
+    except ArithmeticError as error:
+        raise AllocationError(
+            f"this leads out of the range of floating-point numbers ({error}): "
+            "check the law's constants and the size of the quantities."
+        ) from error
+
+
+def _allocate(
+    budget,
+    law: LawChoice,
+    other_laws: Sequence[Any],
+    *,
+    limits: dict[str, Any],
+    context: int | None,
+    convention: str,
+    machine: Machine,
+    comparisons: Sequence[Any],
+    level: float,
+    shape: ShapeRequest | None,
+    reference: float | None,
+    unique_tokens: float | None,
+    inference_tokens: float,
+    gpu_hours_used: float | None,
+) -> Allocation:
+    """`allocate` with every quantity read."""
     request = shape or ShapeRequest()
     if context is not None and shape is None:
         request = ShapeRequest(context=context)
-    constraints = Constraints(
-        params=_positive(params, "params"),
-        tokens=_positive(tokens, "tokens"),
-        ratio=_positive(ratio, "ratio"),
-        max_params=_positive(max_params, "max params"),
-        max_tokens=_positive(max_tokens, "max tokens"),
-        target_loss=_positive(target_loss, "target loss"),
-        **_smallest_run(request, context),
-    )
+    constraints = Constraints(**limits, **_smallest_run(request, context))
     if reference is not None and constraints.target_loss is not None:
         raise AllocationError("a reference model and a target loss both set the loss to reach. Give one.")
     question = _ask(
-        choose_law(law),
+        law,
         make_budget(budget),
         constraints,
-        machine or make_machine(),
-        reference=_positive(reference, "reference"),
-        unique_tokens=_positive(unique_tokens, "unique tokens"),
-        inference_tokens=_positive(inference_tokens, "inference tokens") or 0.0,
+        machine,
+        reference=reference,
+        unique_tokens=unique_tokens,
+        inference_tokens=inference_tokens,
         context=context,
-        convention=flops_convention,
+        convention=convention,
         request=request,
     )
     answer = _answer(question)
-    answer = _with_cost(answer, question, _positive(gpu_hours_used, "GPU-hours used"))
+    answer = _with_cost(answer, question, gpu_hours_used)
     answer = replace(answer, comparisons=tuple(_compare(question, parse_choice(c)) for c in comparisons))
     if question.law.draws is not None:
         answer = _with_uncertainty(answer, question, level)
@@ -218,7 +259,7 @@ def _rounding(q: Question, point: Point) -> list[str]:
     """What the printed digits of Hoffmann's constants do to the answer."""
     if q.law.name != ROUNDED:
         return []
-    exact = Surface(PUBLISHED["hoffmann2022"].law, q.surface.unique_tokens)
+    exact, _ = make_surface(PUBLISHED["hoffmann2022"].law, q.surface.unique_tokens)
     try:
         other = solve(exact, q.cost, q.cost.total(point.N, point.D), replace(q.constraints, target_loss=None))
     except ScalingError:

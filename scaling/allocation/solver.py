@@ -17,10 +17,14 @@ from scaling.allocation.cost import Cost
 from scaling.allocation.repeats import repeated_tokens_for_loss
 from scaling.allocation.surface import Surface
 from scaling.errors import AllocationError
+from scaling.laws import ChinchillaLaw, DataConstrainedLaw
 from scaling.quantities import format_quantity
 from scaling.roots import bisect, least_on_grid
 
 LOG_MAX = math.log(1e30)  # no N or D is sought beyond
+LOG_MAX_BUDGET = math.log(1e60)
+FIRST_BUDGET = 1e21  # where Newton's method begins
+NEWTON_STEPS, MAX_NEWTON_STEP = 60, 8.0  # in log C
 
 
 @dataclass(frozen=True)
@@ -109,11 +113,18 @@ def numeric_params(surface: Surface, cost: Cost, budget: Any) -> Any:
 
     def condition(x):
         N = _exp(x)
-        return _lagrange(surface, cost, N, cost.tokens(N, budget))
+        D = cost.tokens(N, budget)
+        if hasattr(D, "shape"):
+            return _where(D > 0, _lagrange(surface, cost, N, abs(D)), 1.0)
+        return _lagrange(surface, cost, N, D) if D > 0 else 1.0  # too large an N leaves no tokens
+
+    def loss(x):
+        D = cost.tokens(_exp(x), budget)
+        return surface.loss(_exp(x), D) if D > 0 else math.inf
 
     if _scalar(surface, budget):
         if not surface.plain:
-            low, high = least_on_grid(lambda x: surface.loss(_exp(x), cost.tokens(_exp(x), budget)), low, high)
+            low, high = least_on_grid(loss, low, high)
         return math.exp(bisect(condition, low, high))
     return _exp(bisect(condition, *_shaped(surface, budget, low, high)))
 
@@ -196,7 +207,10 @@ def cheapest_params(surface: Surface, cost: Cost, target: Any) -> Any:
 
 
 def numeric_cheapest_params(surface: Surface, cost: Cost, target: Any) -> Any:
-    """The same by bisection on the Lagrange condition along the curve of equal loss."""
+    """The same by bisection on the Lagrange condition along the curve of equal loss, where that curve has a formula;
+    otherwise by Newton's method for the budget whose best loss is the target."""
+    if not surface.plain:
+        return optimal_params(surface, cost, _budget_for_loss(surface, cost, target))
     low = _log(params_for_loss(surface, math.exp(LOG_MAX), target))
     high = _log(params_for_loss(surface, 1.0, target))
 
@@ -206,31 +220,35 @@ def numeric_cheapest_params(surface: Surface, cost: Cost, target: Any) -> Any:
 
     if not _scalar(surface, target):
         low, high = _shaped(surface, target, low, high)
-        if surface.unique_tokens is not None and cost.convention in ("6nd", "6nd+attention"):
-            return _cheapest_with_repeats(surface, cost, target, low)
-        return _exp(bisect(condition, low, high))
-    if not surface.plain:
-        low, high = least_on_grid(lambda x: cost.total(_exp(x), tokens_for_loss(surface, _exp(x), target)), low, high)
-    return math.exp(bisect(condition, low, high))
+    return _exp(bisect(condition, low, high))
 
 
-def _cheapest_with_repeats(surface: Surface, cost: Cost, target: Any, low: Any) -> Any:
-    """For arrays: the plain answer where its D is at most the distinct tokens, else the best with D above them.
+def _budget_for_loss(surface: Surface, cost: Cost, target: Any) -> Any:
+    """C whose best loss is the target. log(L* - E) is close to linear in log C, and by the envelope theorem
+    dL*/dlog C is dL/dlog D over dlog C/dlog D at the optimum."""
+    floor = surface.law.constants().get("E", 0.0)
+    log_C = _first_budget(surface, target) + 0.0 * (target + floor)
+    for _ in range(NEWTON_STEPS):
+        C = _exp(log_C)
+        N = optimal_params(surface, cost, C)
+        D = _where(cost.tokens(N, C) > 1.0, cost.tokens(N, C), 1.0)
+        excess = surface.loss(N, D) - floor
+        slope = surface.slopes(N, D)[1] / cost.slopes(N, D)[1] / excess
+        step = _clip((_log_of(excess / (target - floor))) / slope, MAX_NEWTON_STEP)
+        log_C = _clip(log_C - step, LOG_MAX_BUDGET)
+        small = abs(step) < 1e-13 * abs(log_C)
+        if small.all() if hasattr(small, "all") else small:
+            break
+    return _exp(log_C)
 
-    Below U tokens repeats change nothing up to N_U parameters, and under these conventions the best N is not above it.
-    """
-    unique = surface.unique_tokens
-    assert unique is not None
-    plain = Surface(surface.law)  # DataConstrainedLaw without a limit is the plain law
-    N_plain = cheapest_params(plain, cost, target)
-    enough = tokens_for_loss(plain, N_plain, target) <= unique
-    high = _log(params_for_loss(surface, unique, target))
 
-    def condition(x):
-        N = _exp(x)
-        return _lagrange(surface, cost, N, repeated_tokens_for_loss(surface.law, N, target, unique))
-
-    return _where(enough, N_plain, _exp(bisect(condition, low, high)))
+def _first_budget(surface: Surface, target: Any) -> Any:
+    """log C to begin Newton's method at: the plain law's under 6ND where there is one."""
+    if not isinstance(surface.law, ChinchillaLaw | DataConstrainedLaw):
+        return math.log(FIRST_BUDGET)
+    plain = Surface(surface.law)
+    N = cheapest_params(plain, Cost(), target)
+    return _clip(_log_of(6.0 * N * tokens_for_loss(plain, N, target)), LOG_MAX_BUDGET)
 
 
 def tokens_for_loss(surface: Surface, N: Any, target: Any) -> Any:
@@ -391,6 +409,22 @@ def _log(x):
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.clip(np.log(x), 0.0, LOG_MAX)
     return min(max(math.log(x), 0.0), LOG_MAX) if x > 0 else 0.0
+
+
+def _log_of(x):
+    if hasattr(x, "shape"):
+        import numpy as np
+
+        return np.log(x)
+    return math.log(x)
+
+
+def _clip(x, limit):
+    if hasattr(x, "shape"):
+        import numpy as np
+
+        return np.clip(x, -limit, limit)
+    return max(-limit, min(limit, x))
 
 
 def _where(condition, this, that):

@@ -120,11 +120,14 @@ def wasted_factors(draws: Draws, cost: Cost, N: Any, D: Any) -> Any:
         return cost.total(N, D) / cost.total(best.N, best.D)
 
 
-def robust_choice(draws: Draws, cost: Cost, budget: float, c: Constraints, best_N: float, level: float) -> dict:
+def robust_choice(
+    draws: Draws, cost: Cost, budget: float, c: Constraints, best_N: float, level: float
+) -> dict[str, Any] | None:
     """The N that is least bad on average over the draws at this budget, beside the best single guess.
 
     Waste is the compute factor against each draw's own optimum, less one; where that has no formula the size is chosen
-    by the mean loss above each draw's own optimum instead, and the waste of the two sizes is still reported.
+    by the mean loss above each draw's own optimum instead, and the waste of the two sizes is still reported. None where
+    no draw tells sizes apart.
     """
     with np.errstate(all="ignore"):
         own = seek(draws.surface, cost, budget, c)
@@ -143,19 +146,26 @@ def robust_choice(draws: Draws, cost: Cost, budget: float, c: Constraints, best_
         return float(np.mean(bad[np.isfinite(bad)]))
 
     N = float(min((n for n in sizes if c.max_params is None or n <= c.max_params), key=badness, default=best_N))
-    waste, at_best = (wasted_factors(draws, cost, n, _affordable(cost, n, budget, c)) - 1 for n in (N, best_N))
+    waste, at_best = (_finite_waste(draws, cost, n, _affordable(cost, n, budget, c)) for n in (N, best_N))
+    if not len(waste) or not len(at_best):
+        return None
     D, upper = _affordable(cost, N, budget, c), 100 * (1 + level) / 2
     return {
         "params": N,
         "tokens": float(D),
         "tokens_per_param": float(D / N),
-        "mean_waste": float(np.nanmean(waste)),
-        "high_waste": float(np.nanpercentile(waste, upper)),
-        "mean_waste_of_best": float(np.nanmean(at_best)),
-        "high_waste_of_best": float(np.nanpercentile(at_best, upper)),
+        "mean_waste": float(np.mean(waste)),
+        "high_waste": float(np.percentile(waste, upper)),
+        "mean_waste_of_best": float(np.mean(at_best)),
+        "high_waste_of_best": float(np.percentile(at_best, upper)),
         "high_percentile": upper,
         "criterion": f"least mean {'wasted compute' if formula else 'loss above the optimum'} over the draws",
     }
+
+
+def _finite_waste(draws: Draws, cost: Cost, N: float, D: float) -> Any:
+    waste = wasted_factors(draws, cost, N, D) - 1
+    return waste[np.isfinite(waste)]
 
 
 def _affordable(cost: Cost, N: float, budget: float, c: Constraints) -> float:
