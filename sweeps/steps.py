@@ -9,6 +9,7 @@ from sweeps.config import RunConfig
 from sweeps.flat import FlatParameters
 from sweeps.hand_step import HandStep
 from sweeps.model import Transformer
+from sweeps.parallel import share_of, shared
 
 _WINDOWS_AT_ONCE = 64
 
@@ -48,6 +49,7 @@ def make_step(config: RunConfig) -> HandStep | AutogradStep:
     A worker is one process with one thread: two threads in one process were slower than one in each of two.
     """
     torch.set_num_threads(1)
+    config = share_of(config)
     if config.device == "cpu" and config.positions in hand_step.POSITIONS:
-        return hand_step.HandStep(config)
-    return AutogradStep(config)
+        return shared(hand_step.HandStep(config))
+    return shared(AutogradStep(config))

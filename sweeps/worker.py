@@ -48,6 +48,14 @@ class Ending(Enum):
     REFUSED = "refused"  # the configuration or the corpus is at fault: the same would happen again
 
 
+EXITS = {
+    Ending.DONE: 0,
+    Ending.INTERRUPTED: EXIT_INTERRUPTED,
+    Ending.LOCKED: EXIT_LOCKED,
+    Ending.STORAGE: EXIT_STORAGE,
+}
+
+
 @dataclass(frozen=True)
 class Job:
     """What a worker must know besides its task."""
@@ -138,7 +146,7 @@ def _train(store: Store, job: Job, trunk: str, missing: list[RunConfig], train, 
     checkpoint = store.checkpoint(trunk, by_id, warn=lambda text: store.record(trunk, "warning", text=text))
     outcomes = train(
         missing,
-        _corpus(missing[0]),
+        corpus_of(missing[0]),
         checkpoint=checkpoint,
         checkpoint_seconds=job.checkpoint_seconds,
         on_progress=_progress_writer(store, trunk),
@@ -159,7 +167,7 @@ def _train(store: Store, job: Job, trunk: str, missing: list[RunConfig], train, 
 _corpora: dict[str, Any] = {}
 
 
-def _corpus(config: RunConfig):
+def corpus_of(config: RunConfig) -> Any:
     """The corpus of a run, loaded once a process, and the very one that was planned with."""
     if config.corpus not in _corpora:
         from sweeps.corpus import load_corpus
@@ -297,19 +305,17 @@ def run(job: Job, trunks: list[str]) -> int:
     stop = StopRequest(store)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
         signal.signal(number, stop.set)
-    statuses = {
-        Ending.DONE: 0,
-        Ending.INTERRUPTED: EXIT_INTERRUPTED,
-        Ending.LOCKED: EXIT_LOCKED,
-        Ending.STORAGE: EXIT_STORAGE,
-    }
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        from sweeps import parallel
+
+        return EXITS.get(parallel.run(job, trunks, stop)[0], 1)
     worst = 0
     for trunk in trunks:
         if stop():
             return EXIT_INTERRUPTED
         ending, reason = run_task(job, trunk, read_task(store, trunk), should_stop=stop)
         sys.stderr.write(f"{trunk}: {ending.value} {reason}\n")
-        worst = max(worst, statuses.get(ending, 1))
+        worst = max(worst, EXITS.get(ending, 1))
     return worst
 
 
@@ -332,4 +338,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(importlib.import_module("sweeps.worker").main(sys.argv[1:]))  # one module, whoever else imports it
