@@ -10,6 +10,8 @@ from scipy.special import stdtrit
 from scaling.quality import Label, lines
 from scaling.quantities import format_quantity
 
+APART = 1.05  # ratio of one compute to the next from which a new cluster begins
+SPAN = 1.1  # ratio of the largest to the smallest compute of one budget
 SIZES = 4  # distinct N from which a budget has a parabola with something left over
 CONFIDENCE = 0.975  # one-sided quantile of Student's t: a curvature within its 95 % interval of zero is weak
 CENTRE = 0.2  # share of the range in log N that the minimum keeps from either end
@@ -22,23 +24,22 @@ def label_budgets(table: pd.DataFrame, unit: str) -> list[Label]:
 
 
 def budgets(table: pd.DataFrame) -> dict[float, pd.DataFrame]:
-    """Runs by compute, rounded to four digits, where most runs share theirs with three other sizes or more."""
-    if len(table) < SIZES or len(table) > 100_000:
-        return {}
-    key = np.array([float(f"{value:.4g}") for value in table["flops"]])
-    groups = {
-        float(key[rows[0]]): table.iloc[rows].sort_values("params")
-        for rows in _same_key(key)
-        if table["params"].iloc[rows].nunique() >= SIZES
-    }
-    inside = sum(map(len, groups.values()))
-    return groups if inside >= 0.5 * len(table) and len(groups) <= len(table) / SIZES else {}
+    """Runs by budget, ordered by size: clusters of compute, apart from each other, that hold most of the runs.
 
-
-def _same_key(key: np.ndarray) -> list[np.ndarray]:
-    """Positions of equal keys, one array per key."""
-    order = np.argsort(key, kind="stable")
-    return np.split(order, np.flatnonzero(np.diff(key[order])) + 1)
+    A cluster ends where compute rises by more than 5 %; it is a budget when it spans at most 10 % and four sizes.
+    """
+    order = np.argsort(table["flops"].to_numpy(), kind="stable")
+    flops = table["flops"].to_numpy()[order]
+    groups = {}
+    for rows in np.split(order, np.flatnonzero(flops[1:] > APART * flops[:-1]) + 1):
+        group = table.iloc[rows]
+        if (
+            len(rows) >= SIZES
+            and group["flops"].max() <= SPAN * group["flops"].min()
+            and group["params"].nunique() >= SIZES
+        ):
+            groups[float(group["flops"].median())] = group.sort_values("params")
+    return groups if sum(map(len, groups.values())) >= 0.5 * len(table) else {}
 
 
 def _parabola(group: pd.DataFrame) -> tuple[float, float, float]:

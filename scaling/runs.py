@@ -20,6 +20,7 @@ from scaling.readers.choosing import CANONICAL
 from scaling.readers.columns import parse_mapping
 from scaling.readers.compute import explain_compute
 from scaling.readers.interpret import Interpreted, interpret
+from scaling.readers.raw import RawTable
 
 REQUIRED = ("params", "tokens", "loss")
 
@@ -87,14 +88,14 @@ def read_runs(
     group_by: str | None = None,
     skip_bad_rows: bool = False,
 ) -> Runs:
-    """Read runs from files, globs, folders, "-" or tracker addresses; map, convert, select and label them.
+    """Read runs from files, globs, folders, "-", tracker addresses or a DataFrame; map, convert, select and label them.
 
     mapping: {"params": "Model Size"} or ["params=Model Size"], for what the headers leave open.
     where: a condition such as "dataset == 'c4' and params < 1e9", or several that must all hold.
     exclude: run ids, or "line 14". last_of: a column that names the run of a checkpoint; its last one stays.
     best_of: a column that was swept, such as the learning rate; the lowest loss per (N, D) stays.
     drop_top_loss: how many of the highest losses to leave out. metric: what the loss is in, when its name does not say.
-    group_by: a column within whose values last_of, best_of and drop_top_loss work.
+    group_by: a column within whose values best_of works.
     skip_bad_rows: leave out rows whose numbers are unusable, with their reasons, where otherwise the reading stops.
 
     Raises InputError: one message with file, line, value and what to do.
@@ -102,7 +103,7 @@ def read_runs(
     wanted = parse_mapping(mapping)
     tables = read_tables(sources)
     parts = [interpret(table, mapping=wanted, metric=metric) for table in tables]
-    draft = _Draft(parts, [table.name for table in tables])
+    draft = _Draft(parts, tables)
     conditions = [where] if isinstance(where, str) else list(where or ())
     for condition in conditions:
         draft.keep_where(condition)
@@ -117,16 +118,17 @@ def read_runs(
 class _Draft:
     """The rows while they are being sorted into used and left out."""
 
-    def __init__(self, parts: list[Interpreted], sources: list[str]):
+    def __init__(self, parts: list[Interpreted], tables: list[RawTable]):
         _align(parts)
-        self.sources = sources
+        self.sources = [source for table in tables for source in table.sources()]
         self.frame = pd.concat([part.frame for part in parts], ignore_index=True) if len(parts) > 1 else parts[0].frame
         self.names = {k: v for part in parts for k, v in part.names.items()}
         self.roles = {k: v for part in parts for k, v in part.roles.items()}
         self.unit = parts[0].unit
         self.texts = _joined([part.texts for part in parts], [len(part.frame) for part in parts])
-        self.notes = _by_file(sources, [part.notes for part in parts])
-        self.warnings = _by_file(sources, [part.warnings for part in parts])
+        names = [table.name for table in tables]
+        self.notes = _by_file(names, [part.notes for part in parts])
+        self.warnings = _by_file(names, [part.warnings for part in parts])
         metrics = {part.metric for part in parts}
         self.metric = metrics.pop() if len(metrics) == 1 else "mixed"
         self.n_rows = len(self.frame)

@@ -29,6 +29,7 @@ _ARITHMETIC: dict[type, Callable] = {
     ast.Pow: operator.pow,
 }
 _QUANTITY = re.compile(r"(?<![\w.])(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)([kKmMbBtT])\b")
+_PLACE = re.compile(r"^(?:(?P<file>.+) )?(?:line|record|row) (?P<number>\d+)$")
 _STRINGS = re.compile(r"""("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|`[^`]*`)""")
 
 
@@ -204,10 +205,12 @@ def find_column(name: str, frame: pd.DataFrame, names: Mapping[str, str], roles:
 
 
 def named(frame: pd.DataFrame, name: str) -> np.ndarray:
-    """Rows with a run id, or "line 14". Raises InputError when there is none."""
-    kind, _, number = name.partition(" ")
-    if kind in ("line", "record", "row") and number.strip().isdigit():
-        rows = (frame["row"] == int(number)).to_numpy()
+    """Rows with a run id, or at "line 14", or at "a.csv line 14". Raises InputError when there is none."""
+    place = _PLACE.match(name)
+    if place:
+        rows = (frame["row"] == int(place["number"])).to_numpy()
+        if place["file"]:
+            rows = rows & (frame["_file"] == place["file"]).to_numpy()
         if rows.any():
             return rows
         raise InputError(f'--exclude "{name}": no row stands there.')

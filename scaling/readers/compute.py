@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 
 from scaling.quantities import format_quantity
+from scaling.readers.columns import PF_DAY
 
 
 def explain_compute(table: pd.DataFrame, roles: dict[str, str]) -> tuple[list[str], list[str]]:
@@ -26,6 +27,8 @@ def _explanation(low: float, middle: float, high: float, table: pd.DataFrame, ro
     power = round(np.log10(middle) / 3) * 3
     if power and abs(np.log10(middle) - power) < 0.35 and spread < 3:
         return f"N, D or C is off by a factor 1e{power:d}; state the unit, for example --map params=COLUMN:M"
+    if 0.3 < middle / PF_DAY < 3:
+        return "C is in PF-days; call its column compute_pf_days"
     if abs(middle - 3) < 0.15 and spread < 1.1:
         return "C counts 2ND, the forward pass alone"
     if abs(middle - 0.75) < 0.03 and spread < 1.05:

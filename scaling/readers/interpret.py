@@ -23,7 +23,7 @@ class Interpreted:
     names: dict[str, str]  # header in the file: name in `frame`
     roles: dict[str, str]  # lesser role: column in `frame`
     texts: dict[str, dict[int, str]]
-    source: str
+    source: str | list[str]  # the file, or that of each row
     unit: str
     metric: str = NATS
     notes: list[str] = field(default_factory=list)
@@ -47,7 +47,7 @@ def interpret(table: RawTable, *, mapping: dict[str, str], metric: str | None = 
     _doubt_choices(result, chosen)
     result.frame["row"] = table.lines
     if "source" not in result.frame:
-        result.frame["source"] = table.name
+        result.frame["source"] = table.files or table.name
     result.frame = result.frame[[*CANONICAL, *(c for c in result.frame.columns if c not in CANONICAL)]]
     return result
 
@@ -79,7 +79,9 @@ def _rename(table: RawTable, chosen: dict[str, Choice], mapping: dict[str, str])
     roles = {role: names.get(column, column) for role, column in roles.items()}
     if "run_id" in frame:
         frame["run_id"] = _as_text(frame["run_id"])
-    return Interpreted(frame, names, roles, {}, table.name, table.unit, NATS, [*table.notes], [*table.warnings])
+    return Interpreted(
+        frame, names, roles, {}, table.files or table.name, table.unit, NATS, [*table.notes], [*table.warnings]
+    )
 
 
 def _as_text(column: pd.Series) -> pd.Series:
@@ -175,12 +177,12 @@ def _convert_loss(table: RawTable, result: Interpreted, choice: Choice, metric: 
 def _convert_by_row(table: RawTable, result: Interpreted, size: np.ndarray | None) -> None:
     frame, column = result.frame, result.roles["metric"]
     known: dict[object, str] = {}
-    for line, value in zip(table.lines, frame[column], strict=True):
+    for position, value in enumerate(frame[column]):
         if value not in known:
             try:
                 known[value] = parse_metric(value)
             except InputError as error:
-                raise InputError(f"{table.place(line)}: column {column}: {error}") from error
+                raise InputError(f"{table.place(position)}: column {column}: {error}") from error
     stated = np.array([known[value] for value in frame[column]], dtype=object)
     values, kept = frame["loss"].to_numpy(dtype=float).copy(), stated.copy()
     for name in dict.fromkeys(stated):

@@ -28,24 +28,66 @@ class RawTable:
     comma_decimals: bool = False  # whether a comma can be a decimal mark, as in text delimited by ";"
     notes: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    files: list[str] | None = None  # of each row, where several files with the same columns were joined
 
-    def place(self, line: int) -> str:
+    def place(self, position: int) -> str:
         """Where a row stands, for a message."""
-        return f"{self.name} {self.unit} {line}"
+        return f"{self.files[position] if self.files else self.name} {self.unit} {self.lines[position]}"
+
+    def sources(self) -> list[str]:
+        """The files that it was read from."""
+        return list(dict.fromkeys(self.files)) if self.files else [self.name]
 
 
 def read_tables(sources: Any) -> list[RawTable]:
     """Read every file that `sources` names: a path, a glob, a folder, "-", a tracker address, or a sequence of these.
 
-    Raises InputError for a source that is missing, unreadable, empty or in no known format.
+    A DataFrame is a table as well. Files with the same columns are joined into one. Raises InputError for a source that
+    is missing, unreadable, empty or in no known format.
     """
+    if hasattr(sources, "to_numpy"):
+        return [_from_frame(sources)]
     names = [sources] if isinstance(sources, str | Path) else list(sources)
     if not names:
         raise InputError("no input: give a table of runs, for example runs.csv.")
     tables: list[RawTable] = []
     for name in names:
         tables.extend(_read_source(str(name)))
-    return tables
+    return _join_alike(tables)
+
+
+def _from_frame(frame: "pd.DataFrame") -> RawTable:
+    import numpy as np
+
+    if frame.empty:
+        raise InputError("the DataFrame has no rows.")
+    columns = [str(column) for column in frame.columns]
+    return RawTable(
+        "DataFrame", frame.reset_index(drop=True).set_axis(columns, axis=1), np.arange(len(frame)) + 1, "row"
+    )
+
+
+def _join_alike(tables: list[RawTable]) -> list[RawTable]:
+    """Tables with the same columns and remarks as one, so that a thousand files cost little more than one."""
+    if len(tables) < 2:
+        return tables
+    alike: dict[Any, list[RawTable]] = {}
+    for table in tables:
+        key = (*table.frame.columns, table.unit, table.comma_decimals, *table.notes, *table.warnings)
+        alike.setdefault(key, []).append(table)
+    return [_join(group) if len(group) > 1 else group[0] for group in alike.values()]
+
+
+def _join(tables: list[RawTable]) -> RawTable:
+    import numpy as np
+    import pandas as pd
+
+    first = tables[0]
+    frame = pd.concat([table.frame.astype(object) for table in tables], ignore_index=True)
+    files = [table.name for table in tables for _ in range(len(table.frame))]
+    lines = np.concatenate([table.lines for table in tables])
+    name = f"{first.name} and {len(tables) - 1} more files"
+    return RawTable(name, frame, lines, first.unit, first.comma_decimals, first.notes, first.warnings, files)
 
 
 def _read_source(name: str) -> list[RawTable]:

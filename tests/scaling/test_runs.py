@@ -135,6 +135,7 @@ def test_run_ids_stay_texts(tmp_path):
         (1.1, "more than 6ND"),
         (0.6, "less than 6ND"),
         (1e-9, "factor 1e9"),
+        (1 / 8.64e19, "PF-days"),
     ],
 )
 def test_the_ratio_of_6nd_to_c_is_explained(tmp_path, factor, words):

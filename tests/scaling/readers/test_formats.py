@@ -104,6 +104,8 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_refuses_a_broken_file_with_its_place(tmp_path, name):
     content, message = REFUSED[name]
+    if name.endswith(".parquet"):
+        pytest.importorskip("pyarrow")
     with pytest.raises(InputError) as caught:
         read_runs(write(tmp_path, name, content))
     assert message in str(caught.value) and name in str(caught.value)
@@ -141,6 +143,23 @@ def test_globs_and_folders_join_files_with_their_source(tmp_path):
         runs = read_runs(source)
         assert rows_of(runs) == ROWS
         assert [Path(s).name for s in runs.table["source"]] == ["run0.json", "run1.json", "run2.json"]
+        assert len(runs.sources) == 3
+    with pytest.raises(InputError, match="no row stands there"):
+        read_runs(str(tmp_path), exclude=[f"{tmp_path}/run1.json record 2"])
+    runs = read_runs(str(tmp_path), exclude=[f"{tmp_path}/run1.json record 1"])
+    assert rows_of(runs) == [ROWS[0], ROWS[2]]
+    write(tmp_path, "run3.json", json.dumps({"params": 1e6, "tokens": 1e8, "loss": "bad"}))
+    with pytest.raises(InputError, match=r'run3\.json record 1: loss is "bad"'):
+        read_runs(str(tmp_path))
+
+
+def test_a_data_frame_is_a_table_too():
+    runs = read_runs(pd.DataFrame(RECORDS).rename(columns={"params": "Model Size"}))
+    assert rows_of(runs) == ROWS and runs.notes[0] == 'params = "Model Size"'
+    with pytest.raises(InputError, match="DataFrame row 2: loss is"):
+        read_runs(pd.DataFrame(RECORDS).assign(loss=[3.5, np.nan, 3.0]))
+    with pytest.raises(InputError, match="no rows"):
+        read_runs(pd.DataFrame(RECORDS).iloc[:0])
 
 
 def test_columns_of_several_files_meet_under_one_role(tmp_path):
