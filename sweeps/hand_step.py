@@ -74,8 +74,8 @@ class HandStep:
             layer.q, layer.k, layer.v = layer.heads
             layer.heads4, layer.y4 = layer.heads.view(3, *by_head), layer.y.view(side_by_side).transpose(1, 2)
             layer.weights = [new(N, block, end) for _, end in self.spans] if self.explicit else []
-            layer.total = torch.ones(N, T, 1)  # sums of the weights' rows
-            layer.total4 = layer.total.view(*by_head[:3], 1)
+            layer.inverse = torch.ones(N, T, 1)  # one over the sums of the weights' rows
+            layer.inverse4 = layer.inverse.view(*by_head[:3], 1)
         self.x, self.logits, self.d_logits = new(M, d), new(M, self.shape.vocab_size), new(M, self.shape.vocab_size)
         self.d_h, self.d_up, self.qkv = new(M, d), new(M, ff), new(M, 3 * d)
         self.mixed, self.d_mixed, self.d_heads = new(N, T, width), new(N, T, width), new(3, N, T, width)
@@ -152,18 +152,18 @@ class HandStep:
         q, k, v = layer.q, layer.k, layer.v  # (N, T, d_h)
         for (start, end), weights in zip(self.spans, layer.weights, strict=True):
             torch.baddbmm(weights, q[:, start:end], k[:, :end].mT, beta=0, alpha=self.scale, out=weights)
-            self._exponentiate(weights, start, layer.total[:, start:end])
+            self._exponentiate(weights, start, layer.inverse[:, start:end])
             torch.bmm(weights, v[:, :end], out=self.mixed[:, start:end])
-        torch.div(self.mixed4, layer.total4, out=layer.y4)
+        torch.mul(self.mixed4, layer.inverse4, out=layer.y4)
 
-    def _exponentiate(self, weights: Tensor, start: int, total: Tensor) -> None:
-        """Scores to weights in place, the future masked, and the sums of their rows."""
+    def _exponentiate(self, weights: Tensor, start: int, inverse: Tensor) -> None:
+        """Scores to weights in place, the future masked, and one over the sums of their rows."""
         if self.shifted:
             weights[:, :, start:].add_(self.future)
             weights.copy_(torch.softmax(weights, dim=-1))
         else:
             weights.exp_()[:, :, start:].tril_()
-        torch.sum(weights, dim=-1, keepdim=True, dtype=torch.float32, out=total)
+        torch.sum(weights, dim=-1, keepdim=True, dtype=torch.float32, out=inverse).reciprocal_()
 
     def _cross_entropy(self, next_tokens: Tensor) -> Tensor:
         """Losses (M,). The gradient, probabilities / sums - one-hot, is left undivided as (M, V) and (M, 1)."""
@@ -174,6 +174,7 @@ class HandStep:
         picked = logits.view(-1).index_select(0, self.targets)
         self.probabilities = logits.exp_()
         self.sums = self.probabilities.sum(dim=1, keepdim=True)  # (M, 1)
+        self.inverse_sums = self.sums.reciprocal()
         return self.sums.view(-1).log() - picked
 
     # Backward
@@ -182,8 +183,8 @@ class HandStep:
         """Gradient with respect to h (M, d); fills the head's."""
         self.probabilities.view(-1).index_add_(0, self.targets, self.sums.view(-1), alpha=-1)
         d_logits = self.probabilities.to(self.dtype)  # (M, V), still to be divided by `sums`
-        torch.mm(d_logits.T, (self.h / self.sums).to(self.dtype), out=self.d_head)
-        return torch.mm(d_logits, self.head, out=self.d_h).div_(self.sums)
+        torch.mm(d_logits.T, (self.h * self.inverse_sums).to(self.dtype), out=self.d_head)
+        return torch.mm(d_logits, self.head, out=self.d_h).mul_(self.inverse_sums)
 
     def _backward(self, tokens: Tensor, d_h: Tensor) -> None:
         d_x = self._normalise_backward(d_h, self.x, self.stats, self.norm)
@@ -220,9 +221,9 @@ class HandStep:
         if not self.explicit:
             self._fused_backward(layer)
             return
-        torch.div(self.d_y4, layer.total4, out=self.d_mixed4)
+        torch.mul(self.d_y4, layer.inverse4, out=self.d_mixed4)
         inner = torch.sum(torch.mul(self.d_y4, layer.y4, out=self.mixed4), dim=-1, keepdim=True)
-        inner = inner.view(self.N, self.T, 1) / layer.total  # (N, T, 1)
+        inner = inner.view(self.N, self.T, 1) * layer.inverse  # (N, T, 1)
         q, k, v, (d_q, d_k, d_v) = layer.q, layer.k, layer.v, self.d_heads
         for index in reversed(range(len(self.spans))):
             (start, end), weights, d_scores = self.spans[index], layer.weights[index], self.d_scores[index]
