@@ -38,6 +38,8 @@ def parse_metric(text: object) -> str:
         return name
     if name in _ALIASES:
         return _ALIASES[name]
+    if name.endswith("loss"):
+        return NATS
     raise InputError(f'unknown metric "{text}". Known metrics: {", ".join(METRICS)}.')
 
 

@@ -131,6 +131,7 @@ class _Draft:
         self.warnings = _by_file(names, [part.warnings for part in parts])
         metrics = {part.metric for part in parts}
         self.metric = metrics.pop() if len(metrics) == 1 else "mixed"
+        self.compute_given = all(part.compute_given for part in parts)
         self.n_rows = len(self.frame)
         self.excluded: list[Exclusion] = []
         self.left_out: list[pd.DataFrame] = []
@@ -227,7 +228,7 @@ class _Draft:
         ]
         if not any(label.label == "mixed" for label in labels) and not studies.study_column(table, self.roles):
             labels += label_budgets(table, self.unit)
-        notes, doubts = explain_compute(table, self.roles)
+        notes, doubts = explain_compute(table, self.roles) if self.compute_given else ([], [])
         order = {source: place for place, source in enumerate(self.sources)}
         return Runs(
             table=table,

@@ -11,7 +11,7 @@ from scaling.quality import Label
 if TYPE_CHECKING:
     from scaling.runs import Runs
 
-MIXABLE = ("metric", "tokenizer", "eval_set", "corpus", "version")
+MIXABLE = ("metric", "tokenizer", "vocab_size", "eval_set", "corpus", "version")
 MOST_VALUES = 12  # of a column that could tell studies apart
 MOST_ROWS = 200_000  # rows up to which repeated cells are searched for such a column
 
@@ -56,8 +56,8 @@ def study_column(table: pd.DataFrame, roles: dict[str, str]) -> str | None:
         return None
     cells = table.groupby(["params", "tokens"], sort=False)
     for column in _telling(table, roles):
-        if table[column].dtype.kind in "iufb" or column == "source" and table[column].nunique() == 1:
-            continue
+        if table[column].dtype.kind in "iufb" or column in ("source", roles.get("seed")):
+            continue  # numbers are swept, and files that are given together are meant together
         values = table[column].nunique()
         complete = (cells[column].nunique() == values) & (cells.size() == values)
         if complete.mean() > 0.9:

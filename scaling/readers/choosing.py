@@ -58,7 +58,9 @@ def read_column(table: RawTable, candidate: Candidate) -> Numbers:
     """The numbers of a column in the unit of its role. Raises InputError that names the column."""
     try:
         found = to_float64(
-            table.frame[candidate.column], exponent=candidate.exponent, comma_decimals=table.comma_decimals
+            table.frame[candidate.column],
+            exponent=candidate.exponent,
+            comma_decimals=table.comma_decimals or candidate.role == "loss",
         )
     except InputError as error:
         raise InputError(f"{table.name}: column {candidate}: {error}") from error

@@ -25,8 +25,24 @@ _POWER = re.compile(r"^1?e\+?(\d{1,2})$", re.IGNORECASE)
 _EMBEDDING = r"emb(?:ed(?:ding)?s?)?"
 _NON_EMBEDDING = re.compile(
     rf"(?:_|^)(?:no_?{_EMBEDDING}|non_?{_EMBEDDING}|non_?vocab|without_{_EMBEDDING}|excl(?:uding)?_{_EMBEDDING}"
-    rf"|wo_{_EMBEDDING})(?=_|$)"
+    rf"|w_?o_{_EMBEDDING})(?=_|$)"
 )
+_BRACKETED = re.compile(r"^(?P<main>[^(\[]+)[(\[](?P<inner>[^)\]]+)[)\]]$")
+_EXPLANATIONS = {
+    "n",
+    "d",
+    "c",
+    "l",
+    "params",
+    "parameters",
+    "tokens",
+    "flop",
+    "flops",
+    "count",
+    "total",
+    "nats",
+    "nats_token",
+}
 _ACTIVE = re.compile(r"(?:_|^)(?:active|activated)(?=_|$)")
 _PREFIX = re.compile(r"^(?:summary|config|metrics?|params|tags|hparams?|args|data)[./]+", re.IGNORECASE)
 _METRICS = (  # (metric, pattern over the normalised name)
@@ -70,7 +86,14 @@ def normalise(header: str) -> str:
 
 def candidates(header: str) -> list[Candidate]:
     """Every primary role that a header may name, with its unit: "training_tokens_B" -> tokens, times 1e9."""
-    name = normalise(header)
+    found = _roles(header, normalise(header))
+    bracketed = _BRACKETED.match(header.strip())
+    if not found and bracketed and normalise(bracketed["inner"]) in _EXPLANATIONS:  # "D (tokens)"
+        found = _roles(header, normalise(bracketed["main"]))
+    return found
+
+
+def _roles(header: str, name: str) -> list[Candidate]:
     found = [_primary(header, name, role) for role in PRIMARY]
     return [candidate for candidate in (*found, _loss(header, name)) if candidate is not None]
 
@@ -114,10 +137,10 @@ def _unit(name: str, role: str) -> tuple[str, int, float, str]:
 
 
 def _flop_unit(words: list[str]) -> tuple[str, int, float, str] | None:
-    """total_gflops -> total_flops, 9; compute_pflops -> compute, 15."""
+    """total_gflops -> total_flops, 9; compute_pflops -> compute, 15. Alone, "tflops" is a speed and no compute."""
     for place, word in enumerate(words):
         unit = _FLOP_WORD.match(word)
-        if unit:
+        if unit and len(words) > 1:
             whole = "_".join([*words[:place], unit[2], *words[place + 1 :]])
             bare = whole if whole in PRIMARY["flops"] else "_".join(words[:place])
             return bare, _FLOP_UNITS[unit[1]], 1.0, word

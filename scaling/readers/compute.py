@@ -8,14 +8,16 @@ from scaling.readers.columns import PF_DAY
 
 
 def explain_compute(table: pd.DataFrame, roles: dict[str, str]) -> tuple[list[str], list[str]]:
-    """Notes and warnings about 6ND/C; none where it is one to 1e-6: C is 6ND, or one of the three was derived."""
+    """Notes and warnings about 6ND/C, of a table with columns for all three."""
     if table.empty:
         return [], []
     with np.errstate(all="ignore"):
         ratio = (6.0 * table["params"] * table["tokens"] / table["flops"]).to_numpy()
     ratio = ratio[np.isfinite(ratio) & (ratio > 0)]
-    if not len(ratio) or np.abs(ratio - 1).max() < 1e-6:
+    if not len(ratio):
         return [], []
+    if np.abs(ratio - 1).max() < 1e-6:
+        return ["6ND/C is 1 in every row"], []
     low, middle, high = ratio.min(), float(np.median(ratio)), ratio.max()
     why = _explanation(low, middle, high, table, roles)
     said = f"6ND/C has median {middle:.4g} and runs from {low:.4g} to {high:.4g}: {why}"

@@ -28,6 +28,7 @@ class Interpreted:
     metric: str = NATS
     notes: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    compute_given: bool = False  # whether N, D and C each have a column, so that 6ND/C says something
 
 
 def interpret(table: RawTable, *, mapping: dict[str, str], metric: str | None = None) -> Interpreted:
@@ -37,6 +38,7 @@ def interpret(table: RawTable, *, mapping: dict[str, str], metric: str | None = 
     """
     chosen = choose(table, mapping)
     result = _rename(table, chosen, mapping)
+    result.compute_given = {"params", "tokens", "flops"} <= set(chosen)
     for role, choice in chosen.items():
         result.frame[role] = choice.numbers.values
         result.texts[role] = choice.numbers.texts
@@ -182,7 +184,8 @@ def _convert_by_row(table: RawTable, result: Interpreted, size: np.ndarray | Non
             try:
                 known[value] = parse_metric(value)
             except InputError as error:
-                raise InputError(f"{table.place(position)}: column {column}: {error}") from error
+                way = 'Say what the loss is in with --metric, or ignore the column with --map "metric=".'
+                raise InputError(f"{table.place(position)}: column {column}: {error} {way}") from error
     stated = np.array([known[value] for value in frame[column]], dtype=object)
     values, kept = frame["loss"].to_numpy(dtype=float).copy(), stated.copy()
     for name in dict.fromkeys(stated):

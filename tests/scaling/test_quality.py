@@ -214,3 +214,9 @@ def test_repeated_cells_name_what_was_swept(tmp_path):
     rows = grid_rows(",0.1") + grid_rows(",0.2")
     text = labels(read(tmp_path, ",lr", rows))["repeated"].text
     assert "12 cells hold several runs that differ in lr" in text and "--best-of lr" in text
+
+
+def test_files_that_are_given_together_and_seeds_are_no_studies(tmp_path):
+    for k in range(2):
+        write_csv(tmp_path, "\n".join(["params,tokens,loss,seed", *grid_rows(f",s{k}")]), f"seed{k}.csv")
+    require_one_study(read_runs(str(tmp_path)))

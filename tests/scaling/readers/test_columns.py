@@ -47,6 +47,11 @@ def roles(header):
         ("C4 Eval Loss", "loss", 0),
         ("metrics.val_loss", "loss", 0),
         ("L", "loss", 0),
+        ("D (tokens)", "tokens", 0),
+        ("Model size (parameters)", "params", 0),
+        ("C (FLOPs)", "flops", 0),
+        ("Loss (nats)", "loss", 0),
+        ("Params [M]", "params", 6),
     ],
 )
 def test_knows_a_header(header, role, exponent):
@@ -73,6 +78,8 @@ def test_knows_a_header(header, role, exponent):
         "loss_weight",
         "cc_mult",
         "size_t_shirt",
+        "tflops",
+        "GFLOPS",
     ],
 )
 def test_takes_no_other_column_for_a_role(header):
@@ -191,3 +198,10 @@ def test_non_embedding_counts_and_training_losses_are_named(tmp_path):
     runs = read(tmp_path, "N_no_emb,D,train_loss,x")
     assert any("non-embedding parameters" in w for w in runs.warnings)
     assert any("training loss, not a held-out one" in w for w in runs.warnings)
+
+
+def test_a_lone_group_of_three_digits_in_a_loss_is_ambiguous(tmp_path):
+    with pytest.raises(InputError, match=r'column "loss": "3,405" can be 3405 or 3\.405'):
+        read(tmp_path, "params,tokens,loss,x", '1e6,1e8,"3,405",1\n')
+    assert read(tmp_path, "params,tokens,loss,x", '1e6,1e8,"3,4059",1\n').table["loss"].tolist() == [3.4059]
+    assert read(tmp_path, "params,tokens,loss,x", '"70,000",1e8,3.4,1\n').table["params"].tolist() == [70000]
