@@ -38,6 +38,7 @@ class SlurmSettings:
     memory: str | None = None
     cpus: int = 1
     gpus: int = 0
+    processes: int | None = None  # of one run, by torchrun; None: one for each GPU, one without
     max_parallel: int | None = None
     signal_seconds: int = 90  # before the time limit: checkpoint and requeue
     extra: tuple[str, ...] = ()  # further options, each beginning with --
@@ -398,6 +399,7 @@ SLURM_KEYS: dict[str, Callable] = {
     "memory": _matching(r"\d{1,9}[KMGT]?", "4G"),
     "cpus": _whole(1),
     "gpus": _whole(0),
+    "processes": _or_auto(_whole(1)),
     "max_parallel": _whole(1),
     "signal_seconds": _whole(1),
     "extra": _options,

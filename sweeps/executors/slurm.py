@@ -47,6 +47,7 @@ class SlurmExecutor:
         if setup is not None and not Path(setup).is_file():
             raise SweepError(f"--slurm-setup {setup}: there is no such file.")
         self._array_size = _max_array_size()
+        self._processes = settings.processes or max(1, settings.gpus)
         self._live = live_tasks(store)  # trunk: job id of what is in the queue
         self._tasks: dict[str, Task] = {}
         self._unsent: list[Task] = []
@@ -106,7 +107,7 @@ class SlurmExecutor:
             "--requeue",
             "--open-mode=append",
             f"--output={log}-%a.txt",
-            f"--signal=B:USR1@{s.signal_seconds}",
+            f"--signal=B:{'USR1' if self._processes == 1 else 'TERM'}@{s.signal_seconds}",  # torchrun passes TERM on
             f"--cpus-per-task={s.cpus}",
         ]
         named = {"partition": s.partition, "account": s.account, "qos": s.qos, "time": s.time, "mem": s.memory}
@@ -115,12 +116,16 @@ class SlurmExecutor:
         return [*options, *s.extra]
 
     def _script(self, names: Path) -> str:
-        command = [sys.executable, "-m", "sweeps.executors.slurm_job", str(self._store.folder.absolute()), str(names)]
+        command = [sys.executable, "-m"]
+        if self._processes > 1:
+            command += ["torch.distributed.run", "--standalone", f"--nproc-per-node={self._processes}", "-m"]
+        command += ["sweeps.executors.slurm_job", str(self._store.folder.absolute()), str(names)]
         command += ["--train", self._job.train, "--checkpoint-seconds", str(self._job.checkpoint_seconds)]
+        threads = max(1, self._settings.cpus // self._processes)
         lines = [
             "#!/bin/sh",
             f"cd {shlex.quote(os.getcwd())} || exit 1",
-            f"export OMP_NUM_THREADS={self._settings.cpus} MKL_NUM_THREADS={self._settings.cpus} PYTHONUNBUFFERED=1",
+            f"export OMP_NUM_THREADS={threads} MKL_NUM_THREADS={threads} PYTHONUNBUFFERED=1",
         ]
         if self._setup is not None:
             lines.append(f". {shlex.quote(str(Path(self._setup).absolute()))}")

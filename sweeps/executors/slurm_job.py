@@ -28,7 +28,12 @@ def main(arguments: list[str]) -> int:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
         signal.signal(number, stop.set)
     job = Job(options.folder, options.train, options.checkpoint_seconds)
-    ending, reason = run_when_free(job, trunk, read_task(store, trunk), stop)
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        from sweeps import parallel
+
+        ending, reason = parallel.run(job, [trunk], stop)
+    else:
+        ending, reason = run_when_free(job, trunk, read_task(store, trunk), stop)
     print(f"{trunk}: {ending.value} {reason}", flush=True)
     if ending is Ending.INTERRUPTED:
         return _come_back(store, trunk)

@@ -164,6 +164,15 @@ def test_stop_cancels_the_jobs(cluster, tmp_path, fake_training, write_grid, mon
     assert not list(out.glob("runs/*/result.json"))
 
 
+def test_a_run_on_two_processes_ends_like_any_other(cluster, tmp_path, write_grid):
+    out = tmp_path / "out"
+    grid = write_grid("[slurm]\ncpus = 2\nprocesses = 2", tokens='["16K", "32K"]', seeds=1)
+    summary = launch(grid, out, executor="slurm")
+    assert (summary.done, summary.failed) == (4, 0)
+    assert len(events(out, "started")) == len(list((out / "trunks").iterdir()))
+    assert "--nproc-per-node=2" in (out / "slurm" / "job-1.sh").read_text()
+
+
 def test_a_script_holds_only_quoted_words(cluster, tmp_path, fake_training):
     setup = tmp_path / "set'up.sh"
     setup.write_text("export X=1\n")
