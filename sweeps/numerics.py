@@ -10,7 +10,7 @@ from scaling.accounting import Shape
 from sweeps.batches import Batches
 from sweeps.config import RunConfig
 from sweeps.corpus import Corpus
-from sweeps.recipe import Recipe, resolve
+from sweeps.recipe import Recipe, batch_for, resolve
 from sweeps.steps import make_step
 
 _CEILING_SIZE = {"cpu": 768, "cuda": 8192}
@@ -34,7 +34,7 @@ def choose_numerics(
     candidates = [(d, a) for d in dtypes for a in attentions]
     if len(candidates) == 1:
         return candidates[0]
-    recipe = Recipe(batch_tokens=batch_tokens or max(Recipe.batch_tokens, shape.context))
+    recipe = Recipe(batch_tokens=batch_tokens or batch_for(0, shape.context))
     text = np.random.default_rng(0).integers(0, shape.vocab_size, 65536 + 2 * recipe.batch_tokens, dtype=np.uint8)
     steps = {}
     for d, a in candidates:

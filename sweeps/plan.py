@@ -57,8 +57,9 @@ def _plan(grid: Grid, corpus: str, corpus_hash: str, device: str, numerics: Call
     for shape in grid.shapes:
         chosen = numerics(shape)
         for tokens in _token_counts(grid, shape):
-            _check_length(grid, shape, tokens, recipe.batch_tokens)
-            tokens = max(1, round(tokens / recipe.batch_tokens)) * recipe.batch_tokens  # one identity
+            batch = recipe.batch_of(tokens, shape.context)
+            _check_length(grid, shape, tokens, batch)
+            tokens = max(1, round(tokens / batch)) * batch  # one identity
             for seed in grid.seeds:
                 config = resolve(
                     shape, tokens, corpus=corpus, corpus_hash=corpus_hash, recipe=recipe, seed=seed,

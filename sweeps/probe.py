@@ -100,7 +100,8 @@ def probe(
 
 def _sample(grid: Grid, shape: Shape, corpus: str, corpus_hash: str) -> RunConfig:
     recipe = grid.recipe()
-    return resolve(shape, 100 * recipe.batch_tokens, corpus=corpus, corpus_hash=corpus_hash, recipe=recipe)
+    tokens = 100 * recipe.batch_of(0, shape.context)
+    return resolve(shape, tokens, corpus=corpus, corpus_hash=corpus_hash, recipe=recipe)
 
 
 def _unique(shapes: Iterable[Shape]) -> list[Shape]:

@@ -16,6 +16,9 @@ DTYPES = ("float32", "bfloat16")
 ATTENTIONS = ("fused", "explicit")
 MAX_WARMUP_SHARE = 0.1  # of a run: longer warm-ups bend the fitted exponents (Porian et al. 2024)
 EMBEDDING_RATE = 10.0  # measured in docs/training.md
+SMALL_BATCH = 256
+_BATCH_EXPONENT = 0.38
+_SMALL_BATCH_BEST_AT = 25e6 / 2 ** (1 / 0.38)  # tokens where the rule gives 256; at 25M it gives 512, between 256 and 1,024
 COSINE_FLOOR = 0.1  # a cosine ends at this share of its peak (Hoffmann et al. 2022, appendix B)
 
 
@@ -23,12 +26,12 @@ COSINE_FLOOR = 0.1  # a cosine ends at this share of its peak (Hoffmann et al. 2
 class Recipe:
     """What a grid may override, with the defaults that docs/training.md measures."""
 
-    batch_tokens: int = 512  # small for short runs: see `batch_for`
+    batch_tokens: int | None = None  # None: by D, see `batch_for`
     schedule: str = "wsd"
     warmup_steps: int = 40
     cooldown_fraction: float = 0.18  # Hägele et al. 2024
     cooldown_shape: str = "1-sqrt"  # Hägele et al. 2024
-    learning_rate: float = 2.5e-3  # of matrices at base_width
+    learning_rate: float = 2.5e-3  # of matrices at base_width; at SMALL_BATCH where the batch goes by D
     base_width: int = 64
     weight_decay: float = 0.0
     beta1: float = 0.9
@@ -38,13 +41,19 @@ class Recipe:
     def __post_init__(self) -> None:
         _one_of("schedule", self.schedule, SCHEDULES)
         _one_of("cooldown_shape", self.cooldown_shape, COOLDOWN_SHAPES)
-        for name in ("batch_tokens", "base_width", "learning_rate", "clip"):
+        if self.batch_tokens is not None:
+            _within("batch_tokens", self.batch_tokens, self.batch_tokens > 0, "above zero")
+        for name in ("base_width", "learning_rate", "clip"):
             _within(name, getattr(self, name), getattr(self, name) > 0, "above zero")
         for name in ("warmup_steps", "weight_decay"):
             _within(name, getattr(self, name), getattr(self, name) >= 0, "zero or more")
         for name in ("beta1", "beta2"):
             _within(name, getattr(self, name), 0 <= getattr(self, name) < 1, "in [0, 1)")
         _within("cooldown_fraction", self.cooldown_fraction, 0 <= self.cooldown_fraction <= 0.9, "in [0, 0.9]")
+
+    def batch_of(self, tokens: float, context: int) -> int:
+        """Tokens a batch of a run: as given, else by D."""
+        return self.batch_tokens or batch_for(tokens, context)
 
 
 RECIPE_KEYS = tuple(field.name for field in fields(Recipe))
@@ -68,15 +77,15 @@ def resolve(
     Raises SweepError when the run is shorter than one batch, or the batch is not a whole number of contexts.
     """
     recipe = recipe or Recipe()
+    batch = recipe.batch_of(tokens, shape.context)
+    rate = recipe.learning_rate * (1.0 if recipe.batch_tokens else math.sqrt(batch / batch_for(0, shape.context)))
     _one_of("dtype", dtype, DTYPES)
     _one_of("attention", attention, ATTENTIONS)
-    if recipe.batch_tokens % shape.context:
+    if batch % shape.context:
+        raise SweepError(f"recipe: batch_tokens = {batch:,} is not a multiple of the context {shape.context:,}.")
+    if tokens < batch:
         raise SweepError(
-            f"recipe: batch_tokens = {recipe.batch_tokens:,} is not a multiple of the context {shape.context:,}."
-        )
-    if tokens < recipe.batch_tokens:
-        raise SweepError(
-            f"recipe: tokens = {tokens:,} is less than one batch of {recipe.batch_tokens:,}. "
+            f"recipe: tokens = {tokens:,} is less than one batch of {batch:,}. "
             "Give more tokens, or a smaller batch_tokens."
         )
     return RunConfig(
@@ -90,12 +99,12 @@ def resolve(
         corpus=corpus,
         corpus_hash=corpus_hash,
         tokens=tokens,
-        batch_tokens=recipe.batch_tokens,
+        batch_tokens=batch,
         schedule=recipe.schedule,
-        warmup_steps=warmup_for(round(tokens / recipe.batch_tokens), longest=recipe.warmup_steps),
+        warmup_steps=warmup_for(round(tokens / batch), longest=recipe.warmup_steps),
         cooldown_fraction=recipe.cooldown_fraction,
         cooldown_shape=recipe.cooldown_shape,
-        learning_rate=recipe.learning_rate,
+        learning_rate=rate,
         base_width=recipe.base_width,
         weight_decay=recipe.weight_decay,
         beta1=recipe.beta1,
@@ -115,6 +124,17 @@ def heads_for(d_model: int, *, head_width: int = 32) -> int:
     Wider heads are fewer, and cheaper on a CPU; one alone cost 1.5 % of loss at d_model = 32.
     """
     return max(h for h in range(1, max(2, d_model // head_width) + 1) if d_model % h == 0)
+
+
+def batch_for(tokens: float, context: int) -> int:
+    """Tokens a batch for a run of D tokens: 256, four times as many from 25M, 16 times from 950M, and so on.
+
+    The best batch grows about as D^0.38 (docs/training.md); in steps of four, runs of one step share their trunks. The
+    learning rate grows with its square root (Malladi et al. 2022). Rounded up to whole contexts.
+    """
+    wanted = (tokens / _SMALL_BATCH_BEST_AT) ** _BATCH_EXPONENT if tokens > 0 else 0.0
+    step = max(0, math.floor(math.log(2 * wanted, 4))) if wanted > 0 else 0
+    return -(-SMALL_BATCH * 4**step // context) * context
 
 
 def warmup_for(steps: int, *, longest: int = Recipe.warmup_steps) -> int:

@@ -59,7 +59,7 @@ def test_runs_of_a_column_share_a_trunk_and_the_costliest_comes_first():
 
 
 def test_token_counts_of_the_same_number_of_steps_are_one_run():
-    result = planned(BASE + SIZES + "tokens = [1000000, 1000100]")
+    result = planned(BASE + SIZES + "tokens = [1000000, 1000010]")
     assert len(result.configs) == 1
     assert any("trained once" in note for note in result.notes)
 
@@ -120,7 +120,7 @@ def test_above_a_million_parameters_the_nearest_shape_is_within_a_tenth():
         (BASE + SIZES + "tokens = [1e6]\nschedule = 'linear'", ["schedule", "wsd, cosine"]),
         (BASE + "params = [100]\ntokens = [1e6]", ["line 2", "nearest shape", "16,544"]),
         (BASE + "params = [1e6]\naspect_ratio = [4, 2]\ntokens = [1e6]", ["aspect_ratio"]),
-        (BASE + SIZES + "tokens = [100]", ["100 tokens", "below one batch", "512"]),
+        (BASE + SIZES + "tokens = [100]", ["100 tokens", "below one batch", "256"]),
         (BASE + SIZES + "budgets = [1e6]", ["below one batch", "d_model 64"]),
         (BASE + SIZES + "tokens = [1e6]\nbatch_tokens = 1000", ["batch_tokens = 1,000", "context 128"]),
         (BASE + SIZES + "tokens = [1, 2", ["not valid TOML", "Unclosed"]),
@@ -147,6 +147,21 @@ def test_what_is_wrong_is_named(text, words):
 )  # fmt: skip
 def test_slurm_settings_hold_nothing_that_means_anything_to_a_shell(line):
     assert "slurm" not in refused(f"{BASE}{SIZES}tokens = [1e6]\n[slurm]\n{line}\n").partition(":")[0]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'tensorboard = "/etc/runs"', 'tensorboard = "a/../../b"', 'tensorboard = "~/runs"', 'tensorboard = "http://h/x"',
+        'tensorboard = "C:/x"', 'mlflow = "sqlite:////tmp/x.db"', 'mlflow = "file:///tmp/x"', 'mlflow = "../mlruns"',
+        'wandb = "a/b/c"', 'mlflow = "a\\u0000b"',
+    ],
+)  # fmt: skip
+def test_trackers_lie_below_the_working_directory_or_on_a_server(line):
+    refused(f"{BASE}{SIZES}tokens = [1e6]\n[track]\n{line}\n")
+    kept = '[track]\nmlflow = "sqlite:///m.db#x"\ntensorboard = "runs/"\n'
+    assert parse_grid(f"{BASE}{SIZES}tokens = [1e6]\n{kept}").track.tensorboard == "runs/"
+    assert parse_grid(f"{BASE}{SIZES}tokens = [1e6]\n[track]\nmlflow = 'https://h:5000#x'").track.mlflow
 
 
 def test_files_that_are_no_grid_are_refused(tmp_path):

@@ -7,7 +7,7 @@ import pytest
 
 from scaling.accounting import Shape
 from scaling.errors import SweepError
-from sweeps.recipe import Recipe, branch_step, heads_for, resolve, schedule_factor, steps_trained, warmup_for
+from sweeps.recipe import Recipe, batch_for, branch_step, heads_for, resolve, schedule_factor, steps_trained, warmup_for
 
 SHAPE = Shape(d_model=64, n_layers=2, n_heads=2, vocab_size=256, context=128)
 
@@ -18,7 +18,7 @@ def run(tokens=1_024_000, **recipe):
 
 def test_warmup_is_never_above_a_tenth_of_a_run():
     assert [warmup_for(steps) for steps in (1, 9, 10, 100, 399, 400, 10**6)] == [0, 0, 1, 10, 39, 40, 40]
-    for tokens in (512, 5120, 51_200, 5_120_000):
+    for tokens in (1024, 5120, 51_200, 5_120_000):
         config = run(tokens)
         assert config.warmup_steps <= 0.1 * config.steps
 
@@ -37,10 +37,10 @@ def test_a_schedule_warms_up_peaks_and_ends_with_the_run(schedule):
 def test_the_constant_part_is_constant_and_the_cooldown_has_its_share_and_shape():
     config = run(cooldown_fraction=0.25)
     start = branch_step(config)
-    assert start == 1500
+    assert start == 3000
     assert {schedule_factor(step, config) for step in range(40, start + 1)} == {1.0}
-    assert schedule_factor(start + 125, config) == pytest.approx(1 - math.sqrt(0.25))
-    assert schedule_factor(start + 125, replace(config, cooldown_shape="linear")) == pytest.approx(0.75)
+    assert schedule_factor(start + 250, config) == pytest.approx(1 - math.sqrt(0.25))
+    assert schedule_factor(start + 250, replace(config, cooldown_shape="linear")) == pytest.approx(0.75)
 
 
 def test_runs_that_differ_in_tokens_share_their_trunk():
@@ -81,5 +81,17 @@ def test_impossible_recipes_are_named(changes, message):
 
 
 def test_a_run_below_one_batch_is_refused():
-    with pytest.raises(SweepError, match="tokens = 500 is less than one batch of 512"):
-        run(500)
+    with pytest.raises(SweepError, match="tokens = 200 is less than one batch of 256"):
+        run(200)
+
+
+def test_the_batch_and_its_rate_go_by_tokens_in_steps_of_four():
+    counts = (1e4, 24e6, 26e6, 9e8, 1e9, 30e9)
+    assert [batch_for(tokens, 128) for tokens in counts] == [256, 256, 1024, 1024, 4096, 4096]
+    assert batch_for(1e6, 1024) == 1024 and batch_for(1e6, 96) == 288  # whole contexts
+    small, large = run(10_000_000), run(100_000_000)
+    assert (small.batch_tokens, large.batch_tokens) == (256, 1024)
+    assert large.learning_rate == pytest.approx(2 * small.learning_rate)
+    assert run(100_000_000, batch_tokens=512).learning_rate == Recipe.learning_rate  # given: as given
+    for tokens in (1e6, 1e8, 1e10):  # never further than a factor two from D^0.38
+        assert 0.49 < batch_for(tokens, 1) / (512 * (tokens / 25e6) ** 0.38) < 2.05 or tokens < 25e6
