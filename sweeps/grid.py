@@ -390,6 +390,21 @@ def _options(reader: _Reader, key: str, value: Any) -> tuple[str, ...]:
     return tuple(option(reader, key, item) for item in reader.items(key, value))
 
 
+def _below(example: str, servers: tuple[str, ...] = ()) -> Callable:
+    """A server, or a place below the working directory: a grid from someone else writes nowhere else."""
+    form = _matching(r"[^\s\x00-\x1f](.{0,1000}\S)?", example)
+
+    def read(reader: _Reader, key: str, value: Any) -> str:
+        text = form(reader, key, value)
+        path = text.partition("#")[0].removeprefix("sqlite:///").removeprefix("file:").replace("\\", "/")
+        outside = path.startswith(("/", "~")) or ":" in path or ".." in path.split("/") or not path.isprintable()
+        if outside and not text.startswith(servers or "\n"):
+            raise reader.error(key, f"{value!r} is not below the working directory. Write it as in {example}")
+        return text
+
+    return read
+
+
 _NAME = _matching(r"[A-Za-z0-9_.,@+-]{1,100}", "a name such as gpu-long")
 SLURM_KEYS: dict[str, Callable] = {
     "partition": _NAME,
@@ -411,7 +426,7 @@ RAY_KEYS: dict[str, Callable] = {
 }
 TRACK_KEYS: dict[str, Callable] = {
     "wandb": _matching(r"[A-Za-z0-9_.-]{1,128}(/[A-Za-z0-9_.-]{1,128})?", "my-team/my-project"),
-    "mlflow": _matching(r"\S(.{0,1000}\S)?", "sqlite:///mlflow.db#my-experiment"),
-    "tensorboard": _matching(r"\S(.{0,1000}\S)?", "runs/"),
+    "mlflow": _below("sqlite:///mlflow.db#my-experiment", servers=("http://", "https://", "databricks")),
+    "tensorboard": _below("runs/"),
 }
 TABLES: dict[str, Callable] = {"slurm": _slurm, "ray": _ray, "track": _track}
