@@ -18,7 +18,7 @@ MAX_WARMUP_SHARE = 0.1  # of a run: longer warm-ups bend the fitted exponents (P
 EMBEDDING_RATE = 10.0  # measured in docs/training.md
 SMALL_BATCH = 256
 _BATCH_EXPONENT = 0.38
-_SMALL_BATCH_BEST_AT = 25e6 / 2 ** (1 / 0.38)  # tokens where the rule gives 256; at 25M it gives 512, between 256 and 1,024
+_SMALL_BATCH_BEST_AT = 25e6 / 2 ** (1 / 0.38)  # tokens; at 25M the rule gives 512, midway to four times as many
 COSINE_FLOOR = 0.1  # a cosine ends at this share of its peak (Hoffmann et al. 2022, appendix B)
 
 
