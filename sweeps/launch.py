@@ -80,6 +80,7 @@ def launch(
             _await_numerics(grid, store)
         else:
             _clear_stop(store)
+            store.tidy_top()
         planned = prepare(grid, store, train=train)
         if not join:
             record_numerics(store, planned.machine)

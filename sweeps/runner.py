@@ -81,6 +81,9 @@ class Runner:
         self._storage_problem: str | None = None
         self._table_due, self._table_stale = 0.0, True
         self._stop_deadline = float("inf")
+        for task in self._tasks.values():
+            if not self._missing(task):
+                store.clear_trunk(task.trunk)
         wanted = {config.run_id for task in self._tasks.values() for config in task.configs}
         self.state = State(len(wanted), {run_id: r for run_id, r in self._all.items() if run_id in wanted})
         self.state.flops_total = sum(self._cost.values())
@@ -201,6 +204,8 @@ class Runner:
         self._finish(task)
 
     def _finish(self, task: Task) -> None:
+        if not self._missing(task):
+            self._store.clear_trunk(task.trunk)
         self.state.flops_done += self._cost[task.trunk]
 
     def _missing(self, task: Task) -> list:
@@ -208,10 +213,8 @@ class Runner:
 
     def _mark(self, task: Task) -> tuple:
         """Changes whenever a trunk gets further: its results, and its newest checkpoint."""
-        try:
-            names = os.listdir(self._store.trunk_folder(task.trunk))
-        except OSError:
-            names = []
+        folder = self._store.trunk_folder(task.trunk)
+        names = os.listdir(folder) if folder.is_dir() else []
         newest = max((name for name in names if name.startswith("checkpoint-") and name.endswith(".pt")), default="")
         return len(self._missing(task)), newest
 

@@ -9,6 +9,7 @@
 A result that is done or diverged is written once and never replaced: the first writer wins. A failed one gives way.
 """
 
+import contextlib
 import csv
 import hashlib
 import io
@@ -40,6 +41,7 @@ COST_COLUMNS = tuple(  # what an attempt cost, so they differ between attempts; 
     """mfu wall_seconds cpu_seconds evaluation_seconds trained_tokens tokens_per_second peak_memory_bytes
     started_at""".split()
 )
+STALE_SECONDS = 600.0
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,150}")
 
 
@@ -134,10 +136,7 @@ class Store:
     def results(self, run_ids: Iterable[str] | None = None) -> tuple[dict[str, Result], list[str]]:
         """Every result by run_id (or those asked for), and one line for each file that is damaged."""
         if run_ids is None:
-            try:
-                run_ids = sorted(name for name in os.listdir(self.folder / "runs") if _SAFE_NAME.fullmatch(name))
-            except FileNotFoundError:
-                run_ids = []
+            run_ids = sorted(name for name in _names(self.folder / "runs") if _SAFE_NAME.fullmatch(name))
         found: dict[str, Result] = {}
         problems = []
         for run_id in run_ids:
@@ -216,11 +215,39 @@ class Store:
 
     def tidy(self, trunk: str, run_ids: Iterable[str]) -> None:
         """Remove what a killed writer left half-written. Only the holder of the trunk's lease may call this."""
-        folders = [self.trunk_folder(trunk), *(self.run_folder(run_id) for run_id in run_ids)]
-        for folder in folders:
-            for path in folder.glob(".*.tmp"):
-                if ".lease." not in path.name:
-                    path.unlink(missing_ok=True)
+        for folder in (self.trunk_folder(trunk), *(self.run_folder(run_id) for run_id in run_ids)):
+            _remove_temporaries(folder)
+
+    def tidy_top(self) -> None:
+        """As `tidy`, for the files that all trunks share. Only the holder of the sweep's lease may call this."""
+        for folder in (self.folder, self.folder / "curves"):
+            _remove_temporaries(folder, older=STALE_SECONDS)
+
+    def clear_trunk(self, trunk: str) -> None:
+        """Remove the checkpoints of a trunk whose runs all have final results: who wrote the last was killed first."""
+        folder = self.trunk_folder(trunk)
+        for name in _names(folder):
+            if name.startswith("checkpoint-"):
+                (folder / name).unlink(missing_ok=True)
+        _remove_temporaries(folder, older=STALE_SECONDS)
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except FileNotFoundError:
+        return []
+
+
+def _remove_temporaries(folder: Path, older: float = 0.0) -> None:
+    """Files of killed writers; another process may just be asking for a lease, so its file has to be old."""
+    for name in _names(folder):
+        if name.startswith(".") and name.endswith(".tmp"):
+            path = folder / name
+            age = STALE_SECONDS if ".lease." in name else older
+            with contextlib.suppress(FileNotFoundError):
+                if time.time() - path.stat().st_mtime >= age:
+                    path.unlink()
 
 
 def safe_name(name: str) -> str:

@@ -1,5 +1,7 @@
 """The runner against an executor that trains nothing: order, resuming, retries, giving up, stopping."""
 
+import os
+
 import pytest
 
 from sweeps import durable
@@ -177,6 +179,23 @@ def test_a_fault_in_writing_the_table_is_told_and_repaired_by_the_next_sweep(tas
     monkeypatch.undo()
     again, _, _ = run(tasks, store)
     assert again.done == 6 and len(store.runs_csv.read_text().splitlines()) == 7
+
+
+def test_what_killed_writers_left_behind_is_removed(tasks, store):
+    run(tasks, store)
+    folder = durable.make_folder(store.trunk_folder(tasks[0].trunk))
+    left = [
+        folder / name for name in ("checkpoint-00000001.pt", "checkpoint-00000001.pt.sha256", ".progress.json.1.a.tmp")
+    ]
+    asked = folder / ".lease.2.77.abc.tmp"  # another process may be at it this moment
+    for path in (*left, asked):
+        path.write_bytes(b"x")
+    os.utime(left[2], (1, 1))
+    run(tasks, store)
+    assert not any(path.exists() for path in left) and asked.exists()
+    os.utime(asked, (1, 1))
+    store.tidy(tasks[0].trunk, [])
+    assert not asked.exists()
 
 
 def test_diverged_runs_are_results_like_others(tasks, store):
