@@ -37,6 +37,8 @@ def main() -> None:
     parser.add_argument("--batch", type=int, nargs="+", default=[16, 4], help="windows of 128 tokens a step")
     parser.add_argument("--seconds", type=float, default=8.0, help="of each comparison")
     parser.add_argument("--widths", type=int, nargs="+", default=None)
+    parser.add_argument("--reference-batch", type=int, default=16, help="windows a step of the reference loop")
+    parser.add_argument("--reference-rate", type=float, default=1e-3, help="its learning rate; nanoGPT's is 1e-3")
     parser.add_argument("--tokens", type=float, nargs="+", default=[0.25e6, 0.5e6, 1e6, 2e6, 4e6, 8e6])
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -118,7 +120,7 @@ def our_loop(corpus, shape: Shape, batch: int, dtype: str, attention: str):
 
 
 def costs(corpus, options) -> None:
-    """Shared trunks against one nanoGPT run (batch 16 x 128, cosine) per cell: CPU seconds, evaluation included."""
+    """Shared trunks against one nanoGPT run (cosine) per cell: CPU seconds, evaluation included."""
     widths = options.widths or ([32] if options.what == "column" else [16, 24, 32, 48, 64, 96])
     totals = [0.0, 0.0]
     for d in widths:
@@ -129,7 +131,7 @@ def costs(corpus, options) -> None:
             for tokens in options.tokens
         ]
         ours, losses = column_seconds(configs, corpus)
-        theirs, reference_losses = reference_seconds(corpus, shape, configs)
+        theirs, reference_losses = reference_seconds(corpus, shape, configs, options)
         share = steps_trained(configs) / sum(config.steps for config in configs)
         totals = [totals[0] + ours, totals[1] + theirs]
         print(
@@ -147,12 +149,12 @@ def column_seconds(configs, corpus) -> tuple[float, list[float]]:
     return time.process_time() - start, losses
 
 
-def reference_seconds(corpus, shape: Shape, configs) -> tuple[float, list[float]]:
+def reference_seconds(corpus, shape: Shape, configs, options) -> tuple[float, list[float]]:
     windows = Evaluator(corpus, context=CONTEXT).windows
-    start, losses = time.process_time(), []
+    start, losses, batch = time.process_time(), [], options.reference_batch
     for config in configs:
-        steps = max(1, config.realised_tokens // (16 * CONTEXT))
-        loop = reference_loop(corpus, shape, 16, steps=steps)
+        steps = max(1, config.realised_tokens // (batch * CONTEXT))
+        loop = reference_loop(corpus, shape, batch, steps=steps, learning_rate=options.reference_rate)
         for _ in range(steps):
             loop()
         losses.append(round(loop.held_out(windows), 4))
