@@ -117,7 +117,7 @@ def read_json(path: Path) -> Any:
     """The JSON in a file, or None when it is absent or is not JSON (a file that another writer is replacing)."""
     try:
         return json.loads(path.read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
 
 

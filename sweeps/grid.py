@@ -398,6 +398,10 @@ def _below(example: str, servers: tuple[str, ...] = ()) -> Callable:
         text = form(reader, key, value)
         path = text.partition("#")[0].removeprefix("sqlite:///").removeprefix("file:").replace("\\", "/")
         outside = path.startswith(("/", "~")) or ":" in path or ".." in path.split("/") or not path.isprintable()
+        if "@" in path:
+            raise reader.error(
+                key, "an address with a name or password in it is refused; use the tracker's own variables"
+            )
         if outside and not text.startswith(servers or "\n"):
             raise reader.error(key, f"{value!r} is not below the working directory. Write it as in {example}")
         return text

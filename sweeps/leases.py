@@ -100,7 +100,8 @@ def owner(folder: Path, name: str = "lease", *, patience: float = PATIENCE_SECON
     path = folder / f"{name}.{newest}"
     if not newest or not _is_held(folder, path, patience):
         return None
-    return durable.read_json(path) or {}
+    content = durable.read_json(path)
+    return content if isinstance(content, dict) else {}
 
 
 def _now() -> str:

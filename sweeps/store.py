@@ -42,6 +42,7 @@ COST_COLUMNS = tuple(  # what an attempt cost, so they differ between attempts; 
     started_at""".split()
 )
 STALE_SECONDS = 600.0
+_PROGRESS = {"tokens_done": int | float, "tokens_total": int | float, "loss": float | None, "time": float}
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,150}")
 
 
@@ -158,7 +159,7 @@ class Store:
             return None, None
         except OSError as error:
             return None, f"{path} cannot be read ({error.strerror or error}); the run counts as not done."
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             return None, f"{path} is damaged ({error}); the run is not counted and will be trained again."
         return result, None
 
@@ -211,7 +212,9 @@ class Store:
 
     def progress(self, trunk: str) -> dict | None:
         data = durable.read_json(self.trunk_folder(trunk) / "progress.json")
-        return data if isinstance(data, dict) else None
+        known = _PROGRESS.items()
+        whole = isinstance(data, dict) and all(isinstance(data.get(name), kind) for name, kind in known)
+        return data if whole else None
 
     def tidy(self, trunk: str, run_ids: Iterable[str]) -> None:
         """Remove what a killed writer left half-written. Only the holder of the trunk's lease may call this."""
@@ -330,7 +333,7 @@ def _sum(record: dict) -> str:
 def _json_or_none(line: str) -> Any:
     try:
         return json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
 
 

@@ -288,10 +288,11 @@ def reset_peak_memory() -> None:
 
 def read_task(store: Store, trunk: str) -> list[RunConfig]:
     """The runs of a trunk from task.json, which the runner wrote for workers that it cannot speak to."""
-    data = durable.read_json(store.trunk_folder(trunk) / "task.json")
-    if not isinstance(data, list):
-        raise SweepError(f"{store.trunk_folder(trunk) / 'task.json'} is missing or damaged. Sweep again.")
-    return [RunConfig.from_dict(item) for item in data]
+    path = store.trunk_folder(trunk) / "task.json"
+    try:
+        return [RunConfig.from_dict(item) for item in json.loads(path.read_bytes())]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise SweepError(f"{path} is missing or damaged ({error}). Give the sweep command again.") from error
 
 
 def write_task(store: Store, trunk: str, configs: Iterable[RunConfig]) -> None:

@@ -154,7 +154,7 @@ def test_slurm_settings_hold_nothing_that_means_anything_to_a_shell(line):
     [
         'tensorboard = "/etc/runs"', 'tensorboard = "a/../../b"', 'tensorboard = "~/runs"', 'tensorboard = "http://h/x"',
         'tensorboard = "C:/x"', 'mlflow = "sqlite:////tmp/x.db"', 'mlflow = "file:///tmp/x"', 'mlflow = "../mlruns"',
-        'wandb = "a/b/c"', 'mlflow = "a\\u0000b"',
+        'wandb = "a/b/c"', 'mlflow = "https://me:secret@host#x"', 'mlflow = "a\\u0000b"',
     ],
 )  # fmt: skip
 def test_trackers_lie_below_the_working_directory_or_on_a_server(line):

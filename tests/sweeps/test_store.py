@@ -4,6 +4,7 @@ import csv
 import json
 import math
 import os
+import random
 import threading
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from scaling.accounting import count_parameters
 from scaling.errors import SweepError
 from sweeps import durable
+from sweeps.status import read_status
 from sweeps.store import COLUMNS, Store, safe_name, table_text
 
 
@@ -144,7 +146,7 @@ class Fault:
 def everything(store, config):
     """All that a worker and a runner write for one run."""
     store.record("trunk-1", "started")
-    store.write_progress("trunk-1", {"tokens_done": 1, "tokens_total": 2})
+    store.write_progress("trunk-1", {"tokens_done": 1, "tokens_total": 2, "loss": 2.0})
     put(store, config, curve=[{"tokens": 64, "loss": 2.0}])
     store.write_table()
 
@@ -231,6 +233,71 @@ def test_a_cut_off_history_is_read_as_far_as_it_goes(store):
     path = store.trunk_folder("trunk-1") / "attempts.jsonl"
     path.write_text(path.read_text()[:-10])
     assert [event["event"] for event in store.attempts("trunk-1")] == ["started"]
+
+
+def test_no_damage_to_a_stored_result_makes_a_wrong_row(store, make_config):
+    """Seeded fuzz: bytes replaced, cut out, doubled. The row is the one written, or it is absent and named."""
+    config = make_config()
+    put(store, config)
+    path = store.result_file(config.run_id)
+    good, row = path.read_bytes(), store.result(config.run_id).row
+    random_ = random.Random(1)
+    absent = 0
+    for _ in range(400):
+        content = bytearray(good)
+        for _ in range(random_.choice((1, 1, 3))):
+            at, kind = random_.randrange(len(content)), random_.randrange(4)
+            if kind == 0:
+                content[at] ^= 1 << random_.randrange(8)
+            elif kind == 1:
+                del content[at : at + random_.randrange(1, 50)]
+            elif kind == 2:
+                content[at:at] = content[at : at + 20]
+            else:
+                content[at:at] = random_.choice((b"NaN", b"1e999", b"[" * 5000, b'"', b"null", b"\x00", b"\xff"))
+        path.write_bytes(content)
+        results, problems = store.results()
+        if config.run_id in results:
+            assert results[config.run_id].row == row
+        else:
+            assert len(problems) == 1 and "damaged" in problems[0]
+            absent += 1
+    assert absent > 300
+
+
+@pytest.mark.parametrize("name", ["plan.json", "trunks/t/progress.json", "trunks/t/attempts.jsonl", "trunks/t/lease.1"])
+def test_status_survives_whatever_lies_in_the_folder(store, name):
+    plan = {"tasks": [{"trunk": "t", "flops": 1e9, "runs": ["a", "b"]}]}
+    path = store.folder / name
+    random_ = random.Random(2)
+    store.record("t", "started")
+    store.write_progress("t", {"tokens_done": 1, "tokens_total": 2, "loss": 2.0})
+    store.plan_file.write_text(json.dumps(plan))
+    (store.folder / "trunks/t/lease.1").write_text(
+        '{"host": "h", "machine": "m", "pid": 1, "started": 1, "since": "s"}'
+    )
+    good = path.read_bytes()
+    nasty = (
+        b"null",
+        b"[]",
+        b"{}",
+        b'{"tasks": 3}',
+        b'{"tasks": [1, {"trunk": "../x", "flops": 1, "runs": ["a"]}]}',
+        b'"x"',
+        b"1",
+    )
+    contents = [bytes(c) for c in nasty] + [_damaged(good, random_) for _ in range(60)]
+    for content in contents:
+        path.write_bytes(content)
+        try:
+            read_status(store.folder)
+        except SweepError:
+            assert name == "plan.json"
+
+
+def _damaged(content, random_):
+    at = random_.randrange(len(content))
+    return content[:at] + bytes([random_.randrange(256)]) + content[at + random_.randrange(4) :]
 
 
 def test_results_keep_every_configured_field(store, make_config):
