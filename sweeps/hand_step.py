@@ -76,7 +76,7 @@ class HandStep:
             layer.weights = [new(N, block, end) for _, end in self.spans] if self.explicit else []
             layer.inverse = torch.ones(N, T, 1)  # one over the sums of the weights' rows
             layer.inverse4 = layer.inverse.view(*by_head[:3], 1)
-        self.x, self.logits, self.d_logits = new(M, d), new(M, self.shape.vocab_size), new(M, self.shape.vocab_size)
+        self.x, self.logits = new(M, d), new(M, self.shape.vocab_size)
         self.d_h, self.d_up, self.qkv = new(M, d), new(M, ff), new(M, 3 * d)
         self.mixed, self.d_mixed, self.d_heads = new(N, T, width), new(N, T, width), new(3, N, T, width)
         self.mixed4, self.d_mixed4, self.d_heads4 = (
