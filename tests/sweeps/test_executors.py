@@ -14,6 +14,7 @@ from scaling.errors import SweepError
 from sweeps.executors import Task
 from sweeps.executors.local import LocalExecutor, cause_of_death
 from sweeps.launch import launch, request_stop
+from sweeps.status import read_status
 from sweeps.store import Store
 from sweeps.worker import Ending, Job, load_train
 
@@ -148,6 +149,9 @@ def test_a_second_sweep_into_the_folder_is_refused_and_may_join(tmp_path, fake_t
     out = tmp_path / "out"
     process = start_sweep(write_grid(), out)
     wait_until(lambda: list(out.glob("trunks/*/progress.json")))
+    status = read_status(out)
+    assert status.holder.startswith(f"process {process.pid} ") and len(status.running) >= 1
+    assert status.counts["done"] + status.counts["running"] + status.counts["waiting"] == 8
     with pytest.raises(SweepError, match=f"process {process.pid} .*--stop.*--join"):
         launch(write_grid(), out, train=fake_training)
     summary = launch(write_grid(), out, workers=1, train=fake_training, join=True)
