@@ -88,6 +88,8 @@ def launch(
         results, problems = store.results()
         for line in (*planned.plan.notes, *problems):
             on_event(line)
+        if not join and (kept := store.keep_other_rows(results)) is not None:
+            on_event(f"{store.runs_csv} held rows that are not of the runs in this folder; it is kept as {kept.name}.")
         tracking = Tracking(grid.track, store, on_event)
         engine = make_executor(executor, planned, store, workers=workers, train=train, slurm_setup=slurm_setup)
         runner = Runner(

@@ -13,6 +13,7 @@ import contextlib
 import csv
 import hashlib
 import io
+import itertools
 import json
 import math
 import os
@@ -181,6 +182,28 @@ class Store:
         durable.make_folder(self.folder)
         durable.replace(self.runs_csv, table_text([result.row for result in rows]).encode())
         return rows
+
+    def keep_other_rows(self, known: Mapping[str, Result]) -> Path | None:
+        """Before the table is written anew: one with rows that no result stands for (a copy from elsewhere) is renamed,
+        never overwritten. The new name, or None."""
+        try:
+            with open(self.runs_csv, newline="", encoding="utf-8", errors="replace") as file:
+                reader = csv.DictReader(file)
+                ours = "run_id" in (reader.fieldnames or ["run_id"])
+                others = not ours or any(row["run_id"] not in known for row in reader)
+        except FileNotFoundError:
+            return None
+        except (OSError, csv.Error):
+            others = True
+        if not others:
+            return None
+        numbers = (number for number in itertools.count(1) if not (self.folder / f"runs.kept-{number}.csv").exists())
+        kept = self.folder / f"runs.kept-{next(numbers)}.csv"
+        try:
+            os.replace(self.runs_csv, kept)
+        except OSError as error:
+            raise durable.storage_error(self.runs_csv, error) from error
+        return kept
 
     # A trunk's progress and attempts
 

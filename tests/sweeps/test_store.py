@@ -174,6 +174,21 @@ def test_a_fault_at_any_write_is_reported_and_leaves_no_wrong_row(tmp_path, make
         assert [row["loss"] for row in read_table(store)] == ["2.0"]
 
 
+def test_a_table_with_rows_from_elsewhere_is_kept_under_another_name(store, make_config):
+    assert store.keep_other_rows({}) is None
+    put(store, make_config())
+    store.write_table()
+    known = store.results()[0]
+    assert store.keep_other_rows(known) is None and store.runs_csv.exists()
+    other = "run_id,params,tokens,loss\nelsewhere,1e6,1e7,3.0\n"
+    for number in (1, 2):
+        store.runs_csv.write_text(other)
+        assert store.keep_other_rows(known).name == f"runs.kept-{number}.csv"
+    assert (store.folder / "runs.kept-1.csv").read_text() == other
+    store.runs_csv.write_bytes(b'\x00"\xff')
+    assert store.keep_other_rows(known) is not None
+
+
 def test_many_writers_of_one_run_leave_one_result(store, make_config):
     config = make_config()
     barrier = threading.Barrier(8)
