@@ -68,7 +68,6 @@ def _sweep(grid: str, out: str, as_json: bool, **options) -> None:
     store = Store(out)
     stop = _StopSignal()
     with display_for(store) as display:
-        stop.announce = display.event
         summary = launch(
             grid, out, should_stop=stop, on_change=display.change, on_event=display.event, **options
         )  # fmt: skip
@@ -84,7 +83,6 @@ class _StopSignal:
 
     def __init__(self):
         self._asked = False
-        self.announce = click.echo
         signal.signal(signal.SIGINT, self._ask)
         signal.signal(signal.SIGTERM, self._ask)
 
@@ -235,7 +233,6 @@ def _tune(grid: str, out: str, workers: int | None, as_json: bool) -> None:
     store = Store(out)
     stop = _StopSignal()
     with display_for(store) as display:
-        stop.announce = display.event
         transfer, summary = tune(
             grid, out, workers=workers, should_stop=stop, on_change=display.change, on_event=display.event
         )
