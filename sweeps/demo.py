@@ -203,7 +203,8 @@ def temperature_sweep(
 
 def _queries_keys_values(model: Transformer, tokens: Sequence[int], layer: int) -> tuple[Tensor, Tensor, Tensor]:
     """What one layer's attention sees, each (1, h, T, d_h), taken from the model as it runs."""
-    attention = model.blocks[layer].attention
+    block: Any = model.blocks[layer]
+    attention = block.attention
     seen: list[Tensor] = []
     hook = attention.qkv.register_forward_hook(lambda module, inputs, output: seen.append(output))
     try:
