@@ -8,7 +8,6 @@
 Every key is in `KEYS`; docs/sweeps.md describes them. A key that is not known is refused, with its line.
 """
 
-import math
 import re
 import tomllib
 from collections.abc import Callable
@@ -18,9 +17,9 @@ from typing import Any
 
 from scaling.accounting import POSITIONS, Shape
 from scaling.errors import InputError, SweepError
-from scaling.quantities import parse_positive
 from sweeps.recipe import ATTENTIONS, COOLDOWN_SHAPES, DTYPES, RECIPE_KEYS, SCHEDULES, Recipe, heads_for
 from sweeps.shapes import ASPECT_RATIO, HEAD_WIDTH, nearest_shape
+from sweeps.toml_reader import TomlReader
 from sweeps.tracking import TrackSettings
 
 MAX_RUNS = 100_000
@@ -125,11 +124,8 @@ def parse_grid(text: str, *, where: str = "grid.toml") -> Grid:
         raise SweepError(f"{where}: {error}") from error
 
 
-class _Reader:
-    """Reads values of one grid.toml; its errors name the file, the line and the key."""
-
-    def __init__(self, text: str, where: str):
-        self._lines, self.where = text.splitlines(), where
+class _Reader(TomlReader):
+    """Reads one grid.toml."""
 
     def grid(self, data: dict) -> Grid:
         self.check_keys(data, [*KEYS, *SIZE_KEYS, *TABLES])
@@ -204,92 +200,6 @@ class _Reader:
         if len(numbers) != 2 or not 0 < numbers[0] < numbers[1]:
             raise self.error("aspect_ratio", f"{value!r} must be [smallest, largest] of d_model / n_layers")
         return numbers[0], numbers[1]
-
-    # Kinds of value
-
-    def items(self, key: str, value: Any) -> list:
-        if not isinstance(value, list) or not value:
-            raise self.error(key, f"{value!r} must be a list of at least one")
-        if len(value) > MAX_RUNS:
-            raise self.error(key, f"{len(value):,} values are too many (at most {MAX_RUNS:,})")
-        return value
-
-    def quantity(self, key: str, value: Any) -> float:
-        if not isinstance(value, str | int | float) or isinstance(value, bool):
-            raise self.error(key, f'{value!r} is not a quantity. Write 1e6, 1000000 or "1M"')
-        try:
-            return parse_positive(value, name=key)
-        except (InputError, OverflowError) as error:
-            raise SweepError(f"{self.where}{self.line(key)}: {error}") from error
-
-    def quantities(self, key: str, value: Any) -> tuple[float, ...]:
-        """A list, one number, or { from, to, steps } spaced evenly in the logarithm; increasing, without repeats."""
-        if isinstance(value, dict):
-            return self.span(key, value)
-        values = value if isinstance(value, list) else [value]
-        return tuple(sorted({self.quantity(key, item) for item in self.items(key, values)}))
-
-    def span(self, key: str, value: dict) -> tuple[float, ...]:
-        if set(value) != {"from", "to", "steps"}:
-            raise self.error(key, f"a range is {{ from = 1e6, to = 1e8, steps = 5 }}; got {', '.join(sorted(value))}")
-        lo, hi = (self.quantity(f"{key}.{end}", value[end]) for end in ("from", "to"))
-        steps = self.whole(f"{key}.steps", value["steps"])
-        if steps > MAX_RUNS or (steps > 1) != (lo < hi) or lo > hi:
-            raise self.error(key, f"from {lo:g} to {hi:g} in {steps} steps is not a range")
-        if steps == 1:
-            return (lo,)
-        return tuple(lo * math.exp(math.log(hi / lo) * i / (steps - 1)) for i in range(steps - 1)) + (hi,)
-
-    def number(self, key: str, value: Any, lo: float = -math.inf, hi: float = math.inf) -> float:
-        if isinstance(value, str):
-            value = self.quantity(key, value)
-        if not isinstance(value, int | float) or isinstance(value, bool) or not lo <= value <= hi:
-            bounds = "" if (lo, hi) == (-math.inf, math.inf) else f" between {lo:g} and {hi:g}"
-            raise self.error(key, f"{value!r} must be a number{bounds}")
-        return float(value)
-
-    def whole(self, key: str, value: Any, lo: int = 1) -> int:
-        if isinstance(value, str) or isinstance(value, float) and math.isfinite(value):
-            value = self.quantity(key, value)
-        if (
-            not isinstance(value, int | float)
-            or isinstance(value, bool)
-            or value != value // 1
-            or not lo <= value < 2**53
-        ):
-            raise self.error(key, f"{value!r} must be a whole number of at least {lo}")
-        return int(value)
-
-    def one_of(self, key: str, value: Any, known: tuple[str, ...]) -> str:
-        if value not in known:
-            raise self.error(key, f"{value!r} is not known. Known: {', '.join(known)}")
-        return value
-
-    def words(self, key: str, value: Any) -> str:
-        """One line of printable text."""
-        if not isinstance(value, str) or not value.strip() or not value.isprintable():
-            raise self.error(key, f"{value!r} must be one line of text")
-        return value
-
-    # Places
-
-    def check_keys(self, data: dict, known: list[str], table: str = "") -> None:
-        for key in data:
-            if key not in known:
-                inside = f" in [{table}]" if table else ""
-                raise SweepError(
-                    f'{self.where}{self.line(key)}: unknown key "{key}"{inside}. '
-                    f"Known keys: {', '.join(sorted(known))}."
-                )
-
-    def line(self, key: str) -> str:
-        key = key.rpartition(".")[2] if key.partition(".")[0] not in KEYS else key.partition(".")[0]
-        key = key.partition("[")[0]
-        pattern = re.compile(rf"""^\s*\[*\s*["']?{re.escape(key)}["']?\s*[\].=]""")
-        return next((f" line {number}" for number, text in enumerate(self._lines, 1) if pattern.match(text)), "")
-
-    def error(self, key: str, problem: str) -> SweepError:
-        return SweepError(f"{self.where}{self.line(key)}: {key}: {problem}.")
 
 
 def _or_auto(read: Callable) -> Callable:

@@ -12,7 +12,6 @@ A result that is done or diverged is written once and never replaced: the first 
 import contextlib
 import csv
 import hashlib
-import io
 import itertools
 import json
 import math
@@ -24,24 +23,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from scaling.accounting import count_parameters, training_flops
 from scaling.errors import SweepError
 from sweeps import durable
 from sweeps.checkpoints import FileCheckpoint
 from sweeps.config import RunConfig
+from sweeps.table import curve_text, planned_row, row_order, table_text
 
 FINAL = ("done", "diverged")  # a failed run is trained again by the next sweep
-COLUMNS = tuple(
-    """run_id status params tokens loss flops params_non_embedding loss_se bits_per_byte seed data_seed
-    d_model n_layers n_heads d_ff vocab_size context positions tokenizer corpus corpus_hash unique_tokens batch_tokens
-    steps warmup_tokens schedule cooldown_fraction cooldown_shape learning_rate weight_decay dtype attention device
-    validation_tokens mfu wall_seconds cpu_seconds evaluation_seconds trained_tokens tokens_per_second peak_memory_bytes
-    torch_version version started_at reason""".split()
-)
-COST_COLUMNS = tuple(  # what an attempt cost, so they differ between attempts; all else is reproduced
-    """mfu wall_seconds cpu_seconds evaluation_seconds trained_tokens tokens_per_second peak_memory_bytes
-    started_at""".split()
-)
 STALE_SECONDS = 600.0
 _PROGRESS = {"tokens_done": int | float, "tokens_total": int | float, "loss": float | None, "time": float}
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,150}")
@@ -114,7 +102,7 @@ class Store:
         curve = list(curve)
         if curve:
             durable.make_folder(self.folder / "curves")
-            durable.replace(self.folder / "curves" / f"{config.run_id}.csv", _curve_text(curve).encode())
+            durable.replace(self.folder / "curves" / f"{config.run_id}.csv", curve_text(curve).encode())
         return self._put(config, Result(config.run_id, status, values["reason"], values))
 
     def _put(self, config: RunConfig, result: Result) -> bool:
@@ -178,7 +166,7 @@ class Store:
         """Assemble runs.csv from the folders (or from results that the caller read), sorted by N, D, seeds and run_id.
         Given the same results, whoever writes it writes the same bytes."""
         found = dict(known) if known is not None else self.results()[0]
-        rows = sorted(found.values(), key=_order)
+        rows = sorted(found.values(), key=lambda result: row_order(result.row))
         durable.make_folder(self.folder)
         durable.replace(self.runs_csv, table_text([result.row for result in rows]).encode())
         return rows
@@ -283,57 +271,9 @@ def safe_name(name: str) -> str:
     return name
 
 
-def planned_row(config: RunConfig) -> dict[str, Any]:
-    """The columns that follow from a configuration alone."""
-    count = count_parameters(config.shape())
-    settings = {name: value for name, value in config.to_dict().items() if name in COLUMNS}
-    return {
-        **settings,
-        "params": count.total,
-        "params_non_embedding": count.non_embedding,
-        "tokens": config.realised_tokens,
-        "steps": config.steps,
-        "flops": training_flops(count.total, config.realised_tokens),
-        "warmup_tokens": config.warmup_steps * config.batch_tokens,
-    }
-
-
-def table_text(rows: list[dict[str, Any]]) -> str:
-    """Rows as CSV: the known columns in their order, then any others by name; numbers at full precision."""
-    extra = sorted({name for row in rows for name in row} - set(COLUMNS))
-    return _csv_text([*COLUMNS, *extra], rows)
-
-
-def _curve_text(curve: list[Mapping[str, Any]]) -> str:
-    return _csv_text(list(dict.fromkeys(name for point in curve for name in point)), curve)
-
-
-def _csv_text(columns: list[str], rows: Iterable[Mapping[str, Any]]) -> str:
-    out = io.StringIO(newline="")
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows([_cell(row.get(name)) for name in columns] for row in rows)
-    return out.getvalue()
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, float):
-        return repr(value) if math.isfinite(value) else ""
-    text = str(value)
-    return "'" + text if text[:1] in ("=", "@") else text  # a spreadsheet would run it as a formula
-
-
 def _plain(value: Any) -> Any:
     """A number of another library as Python's own."""
     return value.item() if hasattr(value, "item") else value
-
-
-def _order(result: Result) -> tuple:
-    row = result.row
-    numbers = (row.get(name) or 0 for name in ("params", "tokens", "seed", "data_seed"))
-    return (*numbers, result.run_id)
 
 
 def _seal(record: dict) -> bytes:

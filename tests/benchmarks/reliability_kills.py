@@ -22,7 +22,8 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from sweeps.store import COST_COLUMNS, Store
+from sweeps.store import Store
+from sweeps.table import COST_COLUMNS
 from sweeps.worker import TRAIN
 
 ROOT = Path(__file__).resolve().parents[2]

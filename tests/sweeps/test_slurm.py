@@ -14,7 +14,8 @@ import pytest
 from sweeps.executors.slurm import SlurmExecutor, live_tasks
 from sweeps.grid import SlurmSettings
 from sweeps.launch import launch, request_stop
-from sweeps.store import COST_COLUMNS, Store
+from sweeps.store import Store
+from sweeps.table import COST_COLUMNS
 from sweeps.worker import Job
 
 HERE = Path(__file__).parent

@@ -13,7 +13,8 @@ from scaling.accounting import count_parameters
 from scaling.errors import SweepError
 from sweeps import durable
 from sweeps.status import read_status
-from sweeps.store import COLUMNS, Store, safe_name, table_text
+from sweeps.store import Store, safe_name
+from sweeps.table import COLUMNS, table_text
 
 
 @pytest.fixture
