@@ -99,6 +99,6 @@ def _draw(law: ChinchillaLaw, C: list[float], D: list[float], plateaus: str | No
         if len(D) > 8:
             raise InputError(f"--plateaus: {len(D)} curves are too many to tell apart; give at most 8 --tokens.")
         sizes = [float(law.N_opt(c)) for c in C]
-        save_figure(plateaus_figure(law, D, params=(min(sizes) / 30, max(sizes) * 300)), plateaus)
+        save_figure(plateaus_figure(law, D, params=(min(sizes) / 300, max(sizes) * 300)), plateaus)
     if bottlenecks:
         save_figure(bottlenecks_figure(law, C[0]), bottlenecks)

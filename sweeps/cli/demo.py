@@ -62,6 +62,7 @@ def command(out, tokens, positions, corpus, prompt, cheat, seed, as_json):
         sweep = temperature_sweep(done["causal mask"].model, prompt.encode(), TEMPERATURES, n_tokens=64, seed=seed)
         files.append(_save(folder / "temperature.png", temperature_figure(sweep, prompt)))
     samples = [{key: row[key] for key in ("temperature", "entropy", "text")} for row in sweep]
+    files.append(folder / "demo.json")
     data = {"runs": results, "prompt": prompt, "temperatures": samples, "files": [str(f) for f in files]}
     write_text(folder / "demo.json", to_json(data) + "\n")
     if as_json:
@@ -73,7 +74,7 @@ def command(out, tokens, positions, corpus, prompt, cheat, seed, as_json):
 def _train(name: str, config: DemoConfig, *, quiet: bool) -> DemoRun:
     if not quiet:
         block = block_parameters(config.shape)
-        click.echo(f"Training with {name}: {config.shape.n_layers} blocks of {block:,} parameters, {_tokens(config)}")
+        click.echo(f"Training, {name}: {config.shape.n_layers} blocks of {block:,} parameters, {_tokens(config)}")
     with _watcher(quiet) as report:
         return train_demo(config, report=report)
 

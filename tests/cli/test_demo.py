@@ -39,7 +39,7 @@ def test_json_alone_is_printed_for_scripts(tmp_path, monkeypatch):
     done = run("--out", str(tmp_path), "--tokens", "2K", "--positions", "rotary", "--json")
     data = json.loads(done.stdout)
     assert data["runs"]["causal mask"]["params"] == 139904 - 128 * 64
-    assert len(data["files"]) == 5
+    assert len(data["files"]) == 6
 
 
 @pytest.mark.parametrize(
