@@ -151,7 +151,7 @@ class TiedLaw(_Constants):
     """L(N, D) = E + A / N**alpha + B / D**alpha: one exponent for both, so that N_opt and D_opt grow alike.
 
     The over-training law of Gadre et al. (2024, arXiv:2403.08540), L = E + (a M**eta + b M**-eta) C**-eta with
-    M = D/N and C = 6ND, is this law with alpha = 2 eta, A = b 6**-eta and B = a 6**-eta.
+    M = D/N and C = 6ND, is this law with alpha = 2 eta, A = a 6**-eta and B = b 6**-eta.
     """
 
     E: float

@@ -85,7 +85,7 @@ def _finish(problem: FormProblem, minima) -> FitResult:
     return FitResult(
         law=problem.law(theta) if usable else None, status=status, message=message, form=problem.form,
         loss_function=objective.loss_function, delta=objective.reported_delta, n_runs=data.n,
-        n_parameters=len(problem.names), objective=float(objective.reported(F)), n_starts=len(minima.value),
+        n_parameters=len(problem.names), objective=problem.reported(theta, F), n_starts=len(minima.value),
         n_agreeing=agreeing, condition=condition,
         gradient=float(np.abs(minima.gradient[:, best] / np.sqrt(scale * max(F, problem.blur(F), 1e-300))).max()), at_bounds=at,
         excluded=data.excluded, names=problem.names, theta=problem.public(theta),

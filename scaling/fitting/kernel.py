@@ -44,12 +44,12 @@ class Points:
 
 def make_points(N, D, loss, weights=None) -> Points:
     """Points from parameters, tokens, losses and (optional) weights of the runs; float arrays, all above zero."""
-    log_N, log_D = np.log(N), np.log(D)
+    log_N, log_D, loss = np.log(np.asarray(N, float)), np.log(np.asarray(D, float)), np.asarray(loss, float)
     x_mean, y_mean = float(log_N.mean()), float(log_D.mean())
     x, y = log_N - x_mean, log_D - y_mean
     moments = np.column_stack([np.ones_like(x), x, y, x * x, x * y, y * y])
     weights = np.ones_like(x) if weights is None else np.asarray(weights, float)
-    return Points(x, y, np.asarray(loss, float), np.log(loss), weights, x_mean, y_mean, moments)
+    return Points(x, y, loss, np.log(loss), weights, x_mean, y_mean, moments)
 
 
 def evaluate(points: Points, theta: np.ndarray, objective: Objective, *, delta=None, weights=None, rows=None):
@@ -161,9 +161,3 @@ def _assemble(E, sums, log_space):
         for k, entry in enumerate(row, start=j):
             hessian[j, k] = hessian[k, j] = entry
     return gradient, hessian
-
-
-def predicted_log_loss(points: Points, theta: np.ndarray) -> np.ndarray:
-    """log Lhat (R, n) of each row of theta; for a few rows (no blocks)."""
-    log_E, log_A, log_B, alpha, beta = theta.T[:, :, None]
-    return np.log(np.exp(log_E) + np.exp(log_A - alpha * points.x) + np.exp(log_B - beta * points.y))

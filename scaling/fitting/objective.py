@@ -3,7 +3,7 @@
     huber_log   r = log Lhat - log L,  rho = r^2/2 inside |r| <= delta, delta (|r| - delta/2) outside (the default)
     mse_log     r = log Lhat - log L,  rho = r^2/2
     mse         r = Lhat - L,          rho = r^2/2
-    lad         r = log Lhat - log L,  rho = |r|; solved as huber_log at delta = 1e-6 and divided by that delta
+    lad         r = log Lhat - log L,  rho = |r|; solved as huber_log at delta = 1e-6, reported as sum |r|
 
 Huber (1964); the default is that of Hoffmann et al. (2022), delta = 1e-3.
 """
@@ -51,10 +51,6 @@ class Objective:
     def reported_delta(self) -> float | None:
         """delta where the loss function has one, else None."""
         return self.delta if self.loss_function == "huber_log" else None
-
-    def reported(self, F):
-        """The solver's F as the objective that the loss function names."""
-        return F / LAD_DELTA if self.loss_function == "lad" else F
 
     def short_ladder(self, rescue: bool = False) -> tuple[float, ...]:
         """Thresholds for a refit that starts near its minimum, and for one that failed from there."""

@@ -189,7 +189,7 @@ def _finish(problem: ChinchillaProblem, minima: Minima, n_points: int) -> FitRes
         delta=objective.reported_delta,
         n_runs=data.n,
         n_parameters=5,
-        objective=float(objective.reported(F)),
+        objective=problem.reported(theta, F),
         n_starts=len(minima.value),
         n_agreeing=agreeing,
         condition=condition,

@@ -88,6 +88,12 @@ class Problem:
         psi = np.minimum(size, self.objective.threshold)
         return psi * (size - 0.5 * psi)
 
+    def reported(self, theta: np.ndarray, F: float) -> float:
+        """The objective that the loss function names, at theta (p,) where the solver's is F."""
+        if self.objective.loss_function == "lad":
+            return float(self.weights @ np.abs(self.residual(theta[None])[0]))
+        return float(F)
+
     @property
     def noise(self) -> float:
         """Rounding makes F uncertain by noise sqrt(F) + noise^2: each residual is off by a few units in the last place."""
