@@ -16,7 +16,7 @@ from typing import Any
 from scaling.allocation.comparison import compare
 from scaling.allocation.cost import Cost
 from scaling.allocation.law_choice import LawChoice, choose_law
-from scaling.allocation.plan import extrapolation
+from scaling.allocation.remarks import extrapolation
 from scaling.allocation.surface import Surface, make_surface
 from scaling.errors import InputError
 from scaling.quantities import format_quantity, parse_positive
@@ -176,7 +176,7 @@ def _intervals(choice: LawChoice, surface: Surface, model: NamedModel, level: fl
     if choice.draws is None:
         return None
     from scaling.allocation import uncertainty
-    from scaling.allocation.solver import optimal_params
+    from scaling.allocation.spend import optimal_params
 
     draws = uncertainty.stack_draws(choice, surface)
     best = optimal_params(draws.surface, Cost(), 6 * model.params * model.tokens)

@@ -64,7 +64,9 @@ def constants_of(names, draws):
 
     logs = np.array([name.startswith("log_") for name in names])
     with np.errstate(over="ignore"):
-        return tuple(name.removeprefix("log_") for name in names), np.where(logs, np.exp(np.where(logs, draws, 0)), draws)
+        return tuple(name.removeprefix("log_") for name in names), np.where(
+            logs, np.exp(np.where(logs, draws, 0)), draws
+        )
 
 
 def read_fit(path: str | os.PathLike) -> FitFile:
@@ -73,7 +75,9 @@ def read_fit(path: str | os.PathLike) -> FitFile:
     if "law" not in data:
         raise LawError(f'{path}: no "law" in this file. Expected what scale fit --out writes.')
     if data["law"] is None:
-        raise LawError(f"{path}: holds no law, the fit is {data.get('status', 'unknown')}. {data.get('message') or ''}".rstrip())
+        raise LawError(
+            f"{path}: holds no law, the fit is {data.get('status', 'unknown')}. {data.get('message') or ''}".rstrip()
+        )
     try:
         law = law_from_dict(data["law"])
     except LawError as error:

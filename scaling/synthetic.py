@@ -29,8 +29,8 @@ def synthetic_runs(
     for name, (low, high) in (("params", params), ("tokens_per_param", tokens_per_param)):
         if not 0 < low <= high:
             raise InputError(f"synthetic runs: {name} from {low:g} to {high:g} is no range of numbers above zero.")
-    N = np.exp(rng.uniform(*np.log(params), runs))
-    D = N * np.exp(rng.uniform(*np.log(tokens_per_param), runs))
+    N = np.exp(rng.uniform(np.log(params[0]), np.log(params[1]), runs))
+    D = N * np.exp(rng.uniform(np.log(tokens_per_param[0]), np.log(tokens_per_param[1]), runs))
     return _table(law, N, D, noise, kind, rng)
 
 

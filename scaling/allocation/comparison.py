@@ -5,7 +5,8 @@ from typing import Any
 
 from scaling.allocation.constraints import Constraints
 from scaling.allocation.cost import Cost
-from scaling.allocation.solver import cheapest, solve
+from scaling.allocation.reach import cheapest
+from scaling.allocation.solver import solve
 from scaling.allocation.surface import Surface
 from scaling.errors import AllocationError, InputError
 from scaling.quantities import format_quantity, parse_positive

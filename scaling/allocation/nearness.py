@@ -4,8 +4,11 @@ from dataclasses import replace
 
 from scaling.allocation.constraints import Constraints
 from scaling.allocation.cost import Cost
+from scaling.allocation.either import LOG_MAX, exp, log_inside
+from scaling.allocation.reach import tokens_for_loss
 from scaling.allocation.result import Marginal, NearOptimal
-from scaling.allocation.solver import LOG_MAX, Point, _exp, _log, solve, tokens_for_loss
+from scaling.allocation.solver import solve
+from scaling.allocation.spend import Point
 from scaling.allocation.surface import Surface
 from scaling.roots import bisect
 
@@ -30,8 +33,8 @@ def within_loss(surface, cost, N_best, budget, loss, share, c: Constraints) -> N
         return D if c.max_tokens is None else min(D, c.max_tokens)
 
     def excess(x):
-        D = tokens(_exp(x))
-        return surface.loss(_exp(x), D) - loss * (1 + share) if D > 0 else float("inf")
+        D = tokens(exp(x))
+        return surface.loss(exp(x), D) - loss * (1 + share) if D > 0 else float("inf")
 
     low, high = _ends(excess, N_best, c)
     return NearOptimal(share, "loss", (low, high), (tokens(low), tokens(high)))
@@ -45,9 +48,9 @@ def within_compute(surface, cost, N_best, budget, loss, share, c: Constraints) -
         return tokens_for_loss(surface, N, loss)
 
     def excess(x):
-        D = tokens(_exp(x))
+        D = tokens(exp(x))
         over_cap = c.max_tokens is not None and D > c.max_tokens * (1 + 1e-12)
-        return float("inf") if over_cap else cost.total(_exp(x), D) - limit
+        return float("inf") if over_cap else cost.total(exp(x), D) - limit
 
     low, high = _ends(excess, N_best, c)
     return NearOptimal(share, "compute", (low, high), (tokens(low), tokens(high)))
@@ -55,10 +58,10 @@ def within_compute(surface, cost, N_best, budget, loss, share, c: Constraints) -
 
 def _ends(excess, N_best, c: Constraints) -> tuple[float, float]:
     """Where an excess that is below zero at the best N crosses it on either side."""
-    best, top = _log(N_best), LOG_MAX if c.max_params is None else _log(c.max_params)
+    best, top = log_inside(N_best), LOG_MAX if c.max_params is None else log_inside(c.max_params)
     low = bisect(lambda x: -excess(x), 0.0, best) if best > 0 else best
     high = bisect(excess, best, top) if top > best else best
-    return min(_exp(low), N_best), max(_exp(high), N_best)
+    return min(exp(low), N_best), max(exp(high), N_best)
 
 
 def marginal(surface: Surface, cost: Cost, point: Point, c: Constraints) -> Marginal | None:

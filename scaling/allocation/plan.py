@@ -4,26 +4,33 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from scaling.accounting import Shape, count_parameters, flops_per_token
+from scaling.allocation.alternatives import compare_choice, with_other_laws, with_uncertainty
 from scaling.allocation.budget import Budget, Machine, make_budget, make_machine
-from scaling.allocation.comparison import compare, parse_choice, robust_across
+from scaling.allocation.building import with_shape
+from scaling.allocation.comparison import parse_choice
 from scaling.allocation.constraints import Constraints
-from scaling.allocation.cost import Cost, Family, without_inference
+from scaling.allocation.cost import Cost, Family
 from scaling.allocation.delta import delta_intervals
 from scaling.allocation.law_choice import LawChoice, choose_law
 from scaling.allocation.nearness import marginal, near_optimal
 from scaling.allocation.question import Question, refer_to, with_attention
+from scaling.allocation.remarks import (
+    data_use,
+    described,
+    extrapolation,
+    inference_saving,
+    no_draws,
+    rounding,
+    unspent,
+)
 from scaling.allocation.result import Allocation
-from scaling.allocation.solver import Point, cheapest, closed_form, solve
-from scaling.allocation.surface import Surface, make_surface
-from scaling.errors import AllocationError, ScalingError
+from scaling.allocation.solver import solve
+from scaling.allocation.spend import closed_form
+from scaling.allocation.surface import make_surface
+from scaling.errors import AllocationError
 from scaling.hardware import implied_mfu
-from scaling.laws import PUBLISHED, law_to_dict
-from scaling.quantities import format_quantity, parse_positive
-from scaling.shapes import ShapePlan, ShapeRequest, plan_shape
-
-ROUNDED = "hoffmann2022-rounded"
-FAR = 10.0  # an extrapolation factor that deserves a warning
+from scaling.quantities import parse_positive
+from scaling.shapes import ShapeRequest
 
 
 def allocate(
@@ -132,14 +139,14 @@ def _allocate(
     )
     answer = _answer(question)
     answer = _with_cost(answer, question, gpu_hours_used)
-    answer = replace(answer, comparisons=tuple(_compare(question, parse_choice(c)) for c in comparisons))
+    answer = replace(answer, comparisons=tuple(compare_choice(question, parse_choice(c)) for c in comparisons))
     if question.law.draws is not None:
-        answer = _with_uncertainty(answer, question, level)
+        answer = with_uncertainty(answer, question, level)
     elif question.law.covariance is not None:
         answer = replace(answer, intervals=delta_intervals(question, level))
     if other_laws:
-        answer = _with_other_laws(answer, question, other_laws)
-    return _with_shape(answer, question, request, asked=shape is not None)
+        answer = with_other_laws(answer, question, other_laws)
+    return with_shape(answer, question, request, asked=shape is not None)
 
 
 # --- the question -----------------------------------------------------------------------------------------------------
@@ -209,118 +216,14 @@ def _answer(q: Question) -> Allocation:
         near_optimal=near_optimal(q.surface, q.cost, point, q.constraints) if q.constraints.free else (),
         marginal=marginal(q.surface, q.cost, point, q.constraints),
         extrapolation_factor=factor,
-        inference=_inference(q, point),
-        data=_data(q, point),
+        inference=inference_saving(q, point),
+        data=data_use(q, point),
         attention=q.attention,
         reference=q.reference,
         surface=q.surface,
         costing=q.cost,
-        warnings=(*q.law.warnings, *far, *_no_draws(q.law), *_rounding(q, point), *_unspent(q, point), *q.notes),
+        warnings=(*q.law.warnings, *far, *no_draws(q.law), *rounding(q, point), *unspent(q, point), *q.notes),
     )
-
-
-def described(q: Question) -> list[str]:
-    """The constraints in words."""
-    texts = q.constraints.described()
-    if q.reference:
-        N, D = (format_quantity(q.reference[key]) for key in ("params", "tokens"))
-        texts.append(f"that loss being the one of a compute-optimal {N} on {D} tokens")
-    if q.surface.unique_tokens is not None:
-        texts.append(f"{format_quantity(q.surface.unique_tokens)} distinct tokens")
-    if q.cost.inference_tokens:
-        texts.append(f"{format_quantity(q.cost.inference_tokens)} tokens served, their compute counted")
-    return texts
-
-
-def extrapolation(choice: LawChoice, flops: float) -> tuple[float | None, list[str]]:
-    """How far C lies outside the compute the law was fitted on, as a factor of at least 1, and what to say of it."""
-    if choice.flops_range is None:
-        return None, [f"{choice.name} does not say what compute it was fitted on: no extrapolation factor."]
-    low, high = choice.flops_range
-    factor = max(1.0, flops / high, low / flops)
-    if factor <= FAR:
-        return factor, []
-    end, edge = ("above the largest", high) if flops > high else ("below the smallest", low)
-    return factor, [
-        f"{format_quantity(flops)} FLOP is {factor:.3g} times {end} run behind {choice.name} "
-        f"({format_quantity(edge)}): an extrapolation."
-    ]
-
-
-def _no_draws(choice: LawChoice) -> list[str]:
-    if choice.draws is not None or choice.covariance is not None:
-        return []
-    if choice.status is None:
-        return [f"No intervals: {choice.name} is published as constants, without joint draws. Fit runs to have them."]
-    return [f"No intervals: {choice.name} holds no draws. Fit again with resamples."]
-
-
-def _rounding(q: Question, point: Point) -> list[str]:
-    """What the printed digits of Hoffmann's constants do to the answer."""
-    if q.law.name != ROUNDED:
-        return []
-    exact, _ = make_surface(PUBLISHED["hoffmann2022"].law, q.surface.unique_tokens)
-    try:
-        other = solve(exact, q.cost, q.cost.total(point.N, point.D), replace(q.constraints, target_loss=None))
-    except ScalingError:
-        return []
-    return [
-        f"These are the constants as printed, to two digits. At the same compute the unrounded ones (hoffmann2022) "
-        f"give N = {format_quantity(other.N)} on D = {format_quantity(other.D)}: rounding alone moves N by "
-        f"{point.N / other.N - 1:+.0%}."
-    ]
-
-
-def _unspent(q: Question, point: Point) -> list[str]:
-    if q.flops is None or q.constraints.target_loss is not None:
-        return []
-    share = q.cost.total(point.N, point.D) / q.flops
-    if share > 1 - 1e-9:
-        return []
-    held = " and ".join(q.constraints.described())
-    return [f"Only {share:.1%} of the budget is spent: {held} leave no use for more."]
-
-
-def _inference(q: Question, point: Point) -> dict | None:
-    """Lifetime compute, against the model that is optimal for training alone at the same loss."""
-    if not q.cost.inference_tokens:
-        return None
-    training = without_inference(q.cost)
-    loss = q.surface.loss(point.N, point.D)
-    alone = cheapest(q.surface, training, loss, Constraints())
-    lifetime, other = q.cost.total(point.N, point.D), q.cost.total(alone.N, alone.D)
-    return {
-        "inference_tokens": q.cost.inference_tokens,
-        "inference_flops": q.cost.inference(point.N),
-        "lifetime_flops": lifetime,
-        "training_only": {
-            "params": alone.N,
-            "tokens": alone.D,
-            "flops": training.training(alone.N, alone.D),
-            "lifetime_flops": other,
-        },
-        "saved_flops": other - lifetime,
-        "saved_share": 1 - lifetime / other,
-        "convention": "6 N D + 2 N D_inf" if q.cost.convention == "6nd" else "c(N) (D + D_inf / 3)",
-        "constants": law_to_dict(q.law.law),
-    }
-
-
-def _data(q: Question, point: Point) -> dict | None:
-    """Epochs, and what the repeats cost."""
-    unique = q.surface.unique_tokens
-    if unique is None:
-        return None
-    fresh = replace(q.surface, unique_tokens=None)
-    law = q.surface.law
-    return {
-        "unique_tokens": unique,
-        "epochs": point.D / unique,
-        "loss_if_all_fresh": fresh.loss(point.N, point.D),
-        "R_D_star": law.R_D_star,
-        "R_N_star": law.R_N_star,
-        "note": "Absolute losses need not match observed runs; the law ranks choices of N and epochs.",
-    }
 
 
 def _with_cost(answer: Allocation, q: Question, used: float | None) -> Allocation:
@@ -332,131 +235,3 @@ def _with_cost(answer: Allocation, q: Question, used: float | None) -> Allocatio
             note = f"Implied MFU {mfu:.2f} is above 1: the hours, the peak or the FLOP count must be wrong."
             answer = replace(answer, warnings=(*answer.warnings, note))
     return replace(answer, cost=cost)
-
-
-def _compare(q: Question, choice: tuple[float, float | None]) -> dict:
-    budget = q.flops
-    if budget is None and q.constraints.free:
-        point = solve(q.surface, q.cost, None, q.constraints)
-        budget = q.cost.total(point.N, point.D)
-    return compare(q.surface, q.cost, budget, choice)
-
-
-# --- uncertainty, other laws, shape -----------------------------------------------------------------------------------
-
-
-def _with_uncertainty(answer: Allocation, q: Question, level: float) -> Allocation:
-    from scaling.allocation import uncertainty
-
-    draws = uncertainty.stack_draws(q.law, q.surface)
-    reference = q.reference["params"] if q.reference else None
-    found = uncertainty.intervals(draws, q.cost, q.flops, q.constraints, level, reference=reference)
-    notes = [
-        f"{count:,} of the draws were left out: {why}."
-        for count, why in (
-            (draws.dropped, "their constants are impossible"),
-            (found["unsolved"], "they have no answer under these constraints"),
-        )
-        if count
-    ]
-    robust = None
-    if q.constraints.free:
-        budget = q.cost.total(answer.params, answer.tokens)
-        free = replace(q.constraints, target_loss=None)
-        robust = uncertainty.robust_choice(draws, q.cost, budget, free, answer.params, level)
-    return replace(
-        answer,
-        intervals=found,
-        robust=robust,
-        comparisons=tuple(_with_interval(c, draws, q.cost, level) for c in answer.comparisons),
-        warnings=(*answer.warnings, *notes),
-    )
-
-
-def _with_interval(comparison: dict, draws, cost: Cost, level: float) -> dict:
-    from scaling.allocation import uncertainty
-
-    factors = uncertainty.wasted_factors(draws, cost, comparison["params"], comparison["tokens"])
-    found = uncertainty.interval(factors, level)
-    return comparison | {"intervals": {"level": level, "wasted_compute_factor": found}}
-
-
-def _with_other_laws(answer: Allocation, q: Question, others: Sequence[Any]) -> Allocation:
-    """The same question under every law; the choice with the least worst waste among them (rounded printings aside)."""
-    choices = [q.law]
-    for other in others:
-        choice = choose_law(other)
-        if all(choice.name != known.name for known in choices):
-            choices.append(choice)
-    rows, usable, notes = [], [], []
-    for choice in choices:
-        try:
-            surface, _ = make_surface(choice.law, q.surface.unique_tokens)
-            point = solve(surface, q.cost, q.flops, q.constraints)
-        except AllocationError as error:
-            notes.append(f"{choice.name}: {error}")
-            continue
-        rows.append(_row(choice, surface, q.cost, point))
-        if choice.name != ROUNDED:
-            usable.append((choice.name, surface))
-    robust = None
-    limited = q.constraints.max_params is not None or q.constraints.max_tokens is not None
-    if q.flops is not None and q.constraints.free and not limited and len(usable) > 1:
-        robust = robust_across(usable, q.cost, q.flops)
-    return replace(answer, laws=tuple(rows), robust_across_laws=robust, warnings=(*answer.warnings, *notes))
-
-
-def _row(choice: LawChoice, surface: Surface, cost: Cost, point: Point) -> dict:
-    flops = cost.training(point.N, point.D)
-    return {
-        "name": choice.name,
-        "params": point.N,
-        "tokens": point.D,
-        "tokens_per_param": point.D / point.N,
-        "flops": flops,
-        "loss": surface.loss(point.N, point.D),
-        "extrapolation_factor": extrapolation(choice, flops)[0],
-        "source": choice.source,
-    }
-
-
-def _with_shape(answer: Allocation, q: Question, request: ShapeRequest, *, asked: bool) -> Allocation:
-    """The buildable shape; where none fits and none was asked for, a warning says why there is none."""
-    try:
-        plan = make_shape(answer, q, request)
-    except AllocationError as error:
-        if asked:
-            raise
-        return replace(answer, warnings=(*answer.warnings, f"No shape: {error}"))
-    shape = plan.to_dict()
-    if q.machine.memory_bytes:
-        from scaling.memory import training_memory
-
-        shape["memory"]["fewest_devices"] = training_memory(plan.shape).devices(q.machine.memory_bytes)
-    return replace(answer, shape=shape, plan=plan, warnings=(*answer.warnings, *plan.warnings))
-
-
-def make_shape(answer: Allocation, q: Question, request: ShapeRequest) -> ShapePlan:
-    """`shapes.plan_shape` with this question's convention and law."""
-    return plan_shape(
-        answer.params,
-        request,
-        flops=q.cost.total(answer.params, answer.tokens),
-        served_tokens=q.cost.inference_tokens / 3,
-        flops_of=lambda shape: shape_flops_per_token(shape, q.cost.convention),
-        loss_of=q.surface.loss,
-        best_loss=answer.loss,
-        max_params=q.constraints.max_params,
-        max_tokens=q.constraints.max_tokens,
-    )
-
-
-def shape_flops_per_token(shape: Shape, convention: str) -> float:
-    """Training FLOPs per token of a concrete shape under a convention of `cost.CONVENTIONS`."""
-    count, flops = count_parameters(shape), flops_per_token(shape)
-    return {
-        "6nd": 6.0 * count.total,
-        "kaplan": 6.0 * count.non_embedding,
-        "6nd+attention": 6.0 * count.total + flops.attention,
-        "exact": flops.total,
-    }[convention]

@@ -7,7 +7,7 @@ from scaling.allocation.budget import Budget, Machine
 from scaling.allocation.constraints import Constraints
 from scaling.allocation.cost import Cost, Family, without_inference
 from scaling.allocation.law_choice import LawChoice
-from scaling.allocation.solver import optimal_params, optimal_tokens_for
+from scaling.allocation.spend import optimal_params, optimal_tokens_for
 from scaling.allocation.surface import Surface
 
 ATTENTION_MATTERS = 0.10  # as a share of 6N: above it 6ND is no longer a fair count
@@ -77,10 +77,10 @@ def _rough_params(question: Question) -> float | None:
 
 def optimal_params_for_tokens(surface: Surface, D: float) -> float:
     """N whose compute-optimal D, under 6ND, is that many tokens."""
-    from scaling.allocation.solver import LOG_MAX, _exp
+    from scaling.allocation.either import LOG_MAX, exp
     from scaling.roots import bisect
 
-    return _exp(bisect(lambda x: optimal_tokens_for(surface, Cost(), _exp(x)) - D, 0.0, LOG_MAX))
+    return exp(bisect(lambda x: optimal_tokens_for(surface, Cost(), exp(x)) - D, 0.0, LOG_MAX))
 
 
 def refer_to(question: Question, N: float) -> Question:

@@ -7,7 +7,7 @@ from scaling.allocation.budget import Budget
 from scaling.allocation.cost import Cost
 from scaling.allocation.law_choice import LawChoice
 from scaling.allocation.surface import Surface
-from scaling.shapes import ShapePlan
+from scaling.shape_plan import ShapePlan
 
 
 @dataclass(frozen=True)

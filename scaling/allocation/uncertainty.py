@@ -12,7 +12,9 @@ from scaling.allocation.constraints import Constraints
 from scaling.allocation.cost import Cost, without_inference
 from scaling.allocation.delta import check_level
 from scaling.allocation.law_choice import LawChoice
-from scaling.allocation.solver import cheapest, closed_form, optimal_tokens_for, seek
+from scaling.allocation.reach import cheapest
+from scaling.allocation.solver import seek
+from scaling.allocation.spend import closed_form, optimal_tokens_for
 from scaling.allocation.surface import Surface, stack_laws, with_law
 from scaling.errors import AllocationError, LawError
 from scaling.laws import TiedLaw

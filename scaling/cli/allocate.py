@@ -11,7 +11,8 @@ from scaling.files import to_json, write_text
 from scaling.hardware import DEFAULT_MFU
 from scaling.laws import DEFAULT_LAW, PUBLISHED
 from scaling.quantities import parse_positive
-from scaling.shapes import ShapeRequest, grid_toml
+from scaling.shape_plan import grid_toml
+from scaling.shapes import ShapeRequest
 
 SETTINGS = (  # options that `allocate` takes under the same name
     *("params", "tokens", "ratio", "max_params", "max_tokens", "target_loss", "reference"),

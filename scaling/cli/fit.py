@@ -110,7 +110,9 @@ def _options(own: dict[str, Any]) -> "StudyOptions":
         budget=parse_positive(own["budget"], name="--budget") if own["budget"] else None,
         seed=own["seed"],
         approach=own["approach"],
-        isoflop_budgets=tuple(parse_positive(c, name="--isoflop-budgets") for c in listed.split(",")) if listed else None,
+        isoflop_budgets=tuple(parse_positive(c, name="--isoflop-budgets") for c in listed.split(","))
+        if listed
+        else None,
         curves=own["curves"],
         holdout={None: None, "top": True, "none": False}[own["holdout"]],
         compare=() if compare is None else DEFAULT_FORMS if compare == "default" else tuple(compare.split(",")),
@@ -132,7 +134,7 @@ def _by_group(runs, column: str, own: dict[str, Any]) -> "dict[str, Study]":
 
 
 def _report(studies: "dict[str, Study]", as_json: bool, out: str | None, details: bool) -> None:
-    from scaling.fitting.text import study_text
+    from scaling.cli.fit_text import study_text
 
     grouped = "" not in studies
     if out:

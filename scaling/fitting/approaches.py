@@ -119,7 +119,10 @@ def _disagreement(fit: FitResult, answers: dict[str, Answer]) -> str | None:
     for i, one in enumerate(names):
         for other in names[i + 1 :]:
             a, b = answers[one], answers[other]
-            for what, value, interval in (("N_exponent", "N_exponent", "N_exponent_interval"), ("N*", "params", "params_interval")):
+            for what, value, interval in (
+                ("N_exponent", "N_exponent", "N_exponent_interval"),
+                ("N*", "params", "params_interval"),
+            ):
                 first, second = getattr(a, interval), getattr(b, interval)
                 if first and second and (first[0] > second[1] or second[0] > first[1]):
                     return (
@@ -145,7 +148,7 @@ def _cause(fit: FitResult, answers: dict[str, Answer], other: str) -> str:
         off = [b for b in detail.accepted if any(note.startswith("off centre") for note in b.notes)]
         flat = [b for b in detail.accepted if any(note.startswith("weak") for note in b.notes)]
         if wide or off:
-            return (f"Likely cause: {len(wide)} wide and {len(off)} off-centre parabolas; with alpha != beta they are biased.")
+            return f"Likely cause: {len(wide)} wide and {len(off)} off-centre parabolas; with alpha != beta they are biased."
         if flat:
             return f"Likely cause: {len(flat)} of {len(detail.accepted)} isoFLOP curves are much flatter than the rest."
     return "Likely cause: a few runs pull the approaches apart; see the influence table."

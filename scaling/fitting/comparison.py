@@ -57,12 +57,12 @@ def compare_forms(runs: Any, forms: tuple[str, ...] = DEFAULT_FORMS, **options: 
     the noise), normal for mse_log and mse; the scale counts as one more constant.
     """
     ranked = [_rank(fit_law(runs, form=form, **options)) for form in forms]
-    fitted = sorted((r for r in ranked if r.aicc is not None), key=lambda r: (r.fit.n_parameters, r.aicc))
+    fitted = sorted((r for r in ranked if r.aicc is not None), key=lambda r: (r.fit.n_parameters, _finite(r.aicc)))
     rest = tuple(r for r in ranked if r.aicc is None)
     if not fitted:
         return Comparison(rest, None, "none of these forms can be fitted to these runs.")
     best, why = _prefer(fitted)
-    others = sorted((r for r in fitted if r is not best), key=lambda r: r.aicc)
+    others = sorted((r for r in fitted if r is not best), key=lambda r: _finite(r.aicc))
     return Comparison((best, *others, *rest), best.form, why)
 
 
@@ -93,17 +93,22 @@ def _deviance(fit: FitResult) -> float:
     return 2 * n * (math.log(2 * max(float(w @ np.abs(r)) / n, 1e-300)) + 1)
 
 
+def _finite(value: float | None) -> float:
+    """A number to compare by; what is missing comes last."""
+    return math.inf if value is None else value
+
+
 def _prefer(fitted: list[Ranked]) -> tuple[Ranked, str]:
     """From the simplest on: more constants only for a clearly better hold-out."""
     tested = [r for r in fitted if r.holdout_error is not None]
     if len(tested) < 2:
-        best_aicc = min(r.aicc for r in fitted)  # type: ignore[type-var]
-        best = next(r for r in fitted if r.aicc <= best_aicc + CLOSE)
+        best_aicc = min(_finite(r.aicc) for r in fitted)
+        best = next(r for r in fitted if _finite(r.aicc) <= best_aicc + CLOSE)
         return best, f"no hold-out is possible; {best.form} is the simplest within {CLOSE:g} of the best AICc."
     best = tested[0]
     for other in tested[1:]:
-        better = other.holdout_error < BETTER * best.holdout_error  # type: ignore[operator]
-        if better or (other.fit.n_parameters == best.fit.n_parameters and other.holdout_error < best.holdout_error):
+        error, least = _finite(other.holdout_error), _finite(best.holdout_error)
+        if error < BETTER * least or (other.fit.n_parameters == best.fit.n_parameters and error < least):
             best = other
     simplest = tested[0]
     if best is simplest:

@@ -7,7 +7,6 @@ import numpy as np
 
 from scaling.errors import FitError
 
-
 LIMITS = (1e-60, 1e60)  # of a count or a loss: whatever lies outside is a fault, and its square overflows soon after
 
 
@@ -51,7 +50,9 @@ def run_data(runs: Any, weights: Any = None) -> RunData:
     missing = [name for name in ("params", "tokens", "loss") if name not in table.columns]
     if missing:
         have = ", ".join(map(str, table.columns)) or "none"
-        raise FitError(f"runs: column {', '.join(missing)} missing (columns: {have}). A fit needs params, tokens, loss.")
+        raise FitError(
+            f"runs: column {', '.join(missing)} missing (columns: {have}). A fit needs params, tokens, loss."
+        )
     labels = _labels(table, getattr(runs, "unit", "row"))
     N, D, loss = (_column(table, name, labels) for name in ("params", "tokens", "loss"))
     if not len(loss):
@@ -118,7 +119,9 @@ def _weights(weights, table, n: int, labels) -> np.ndarray:
         raise FitError(f"weights: {values.shape} values for {n} runs.")
     bad = np.flatnonzero(~(np.isfinite(values) & (values >= 0)))
     if len(bad):
-        raise FitError(f"weights, {labels[bad[0]]}: {values[bad[0]]:g}; a weight must be a finite number, zero or above.")
+        raise FitError(
+            f"weights, {labels[bad[0]]}: {values[bad[0]]:g}; a weight must be a finite number, zero or above."
+        )
     if not (values > 0).any():
         raise FitError("weights: all are zero.")
     return values / values[values > 0].mean()

@@ -121,7 +121,7 @@ def flagged_rows(data, runs: Any) -> np.ndarray:
     for name in ("outlier", "epoch_outlier"):
         if table is not None and name in table.columns:
             values = np.asarray(table[name])
-            flagged |= np.isin(values, [1, 1.0, True, "1", "true", "True"])
+            flagged |= np.isin(values.astype(str), ["1", "1.0", "true", "True"])
     rows = {row for label in getattr(runs, "labels", ()) if len(label.rows) <= 0.2 * data.n for row in label.rows}
     if rows and table is not None and "row" in table.columns:
         flagged |= np.isin(np.asarray(table["row"]), list(rows))
@@ -146,7 +146,10 @@ def trends(fit: FitResult, runs: Any = None) -> list[Trend]:
     r = np.clip(r, np.median(r) - reach, np.median(r) + reach)
     columns = {"params": data.N, "tokens": data.D}
     roles = getattr(runs, "roles", {})
-    for label, names in (("batch", ("batch_tokens", "batch_size", "global_bs")), ("learning rate", ("learning_rate", "peak_lr", "lr"))):
+    for label, names in (
+        ("batch", ("batch_tokens", "batch_size", "global_bs")),
+        ("learning rate", ("learning_rate", "peak_lr", "lr")),
+    ):
         name = column_of(data.table, roles, *names)
         if name is not None:
             columns[label] = np.asarray(data.table[name], float)
@@ -186,7 +189,9 @@ def lack_of_fit(fit: FitResult) -> LackOfFit | None:
         return None
     lack = float((counts * means**2).sum()) / model_degrees
     F = lack / pure
-    return LackOfFit(pure_degrees, math.sqrt(pure), F, f_tail(F, model_degrees, pure_degrees), (model_degrees, pure_degrees))
+    return LackOfFit(
+        pure_degrees, math.sqrt(pure), F, f_tail(F, model_degrees, pure_degrees), (model_degrees, pure_degrees)
+    )
 
 
 def implied_runs(fit: FitResult, width: float, level: float = 0.95) -> float:

@@ -28,7 +28,9 @@ MAX_CONDITION = 1e7
 AGREE = 1e-9
 
 
-def fit_form(data: RunData, form: str, objective: Objective, *, starts: Any = None, bounds: Any = None, seed: int = 0) -> FitResult:
+def fit_form(
+    data: RunData, form: str, objective: Objective, *, starts: Any = None, bounds: Any = None, seed: int = 0
+) -> FitResult:
     """Fit one of `PROBLEMS`. Raises FitError for an unknown form, or bounds, which only the chinchilla form takes."""
     from scaling.fitting.five import DEFAULT_BOUNDS
 
@@ -71,13 +73,22 @@ def _finish(problem: FormProblem, minima) -> FitResult:
                zip(problem.names, minima.at_low[best], minima.at_high[best], strict=True) if low or high)  # fmt: skip
     condition = _condition(problem, theta, minima.at_low[best] | minima.at_high[best])
     if not minima.converged[best]:
-        status, message = Status.NOT_CONVERGED, f"None of {len(minima.value)} starts reached zero gradient; no law is given."
+        status, message = (
+            Status.NOT_CONVERGED,
+            f"None of {len(minima.value)} starts reached zero gradient; no law is given.",
+        )
     elif condition > MAX_CONDITION:
-        status, message = Status.UNIDENTIFIABLE, (
-            f"The constants of the form {problem.form} cannot be told apart by these runs (condition {condition:.1e}).")
+        status, message = (
+            Status.UNIDENTIFIABLE,
+            (
+                f"The constants of the form {problem.form} cannot be told apart by these runs (condition {condition:.1e})."
+            ),
+        )
     elif at:
-        status, message = Status.AT_BOUND, (
-            f"{', '.join(at)} at a bound: these runs do not need every constant of the form {problem.form}.")
+        status, message = (
+            Status.AT_BOUND,
+            (f"{', '.join(at)} at a bound: these runs do not need every constant of the form {problem.form}."),
+        )
     else:
         status, message = Status.CONVERGED, f"{agreeing} of {len(minima.value)} starts agree."
     scale = problem.scale(theta[None])[:, 0]

@@ -41,7 +41,12 @@ class FormProblem(Problem):
 
     def prepare(self, data: RunData) -> dict[str, np.ndarray]:
         """What `predict` reads of the runs."""
-        return {"N": np.log(data.N), "D": np.log(data.D), "C": np.log(6 * data.N * data.D), "U": np.log(data.unique_tokens)}
+        return {
+            "N": np.log(data.N),
+            "D": np.log(data.D),
+            "C": np.log(6 * data.N * data.D),
+            "U": np.log(data.unique_tokens),
+        }
 
     def predict(self, theta: np.ndarray, z: dict[str, np.ndarray]) -> np.ndarray:
         raise NotImplementedError
@@ -183,7 +188,9 @@ class SumForm(FormProblem):
         k, p = len(self.terms), len(self.names)
         low = np.concatenate([np.full(k, floor), np.full(p - k, 1e-3)])
         spread = max(float(np.abs(v - v.mean()).max()) for v in self.z.values())
-        high = np.concatenate([[ceiling], np.full(k - 1, ceiling + 5), np.full(p - k, min(3.0, 300 / max(spread, 1e-9)))])
+        high = np.concatenate(
+            [[ceiling], np.full(k - 1, ceiling + 5), np.full(p - k, min(3.0, 300 / max(spread, 1e-9)))]
+        )
         vanish = np.concatenate([np.full(k, floor + E_FLOOR - VANISH), np.full(p - k, -np.inf)])
         self.box = Box(low, high, vanish, k)
 

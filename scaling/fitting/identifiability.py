@@ -75,9 +75,13 @@ def _problem(N, D, n_sizes, n_tokens, n_points, condition) -> tuple[str | None, 
     if n_sizes == 1 and n_tokens == 1:
         return "All runs have one model size and one token count: nothing can be fitted.", None
     if n_sizes == 1:
-        return "All runs have one model size: A and alpha are unknowable, and with them the best N.", _one("power_D", n_tokens)
+        return "All runs have one model size: A and alpha are unknowable, and with them the best N.", _one(
+            "power_D", n_tokens
+        )
     if n_tokens == 1:
-        return "All runs have one token count: B and beta are unknowable, and with them the best N.", _one("power_N", n_sizes)
+        return "All runs have one token count: B and beta are unknowable, and with them the best N.", _one(
+            "power_N", n_sizes
+        )
     if n_points < 6:
         return (f"Only {n_points} distinct (N, D): five constants need at least 6, and 10 to mean much.",
                 "tied" if n_points == 5 and min(n_sizes, n_tokens) > 1 and not _on_a_line(N, D) else None)  # fmt: skip
@@ -85,7 +89,10 @@ def _problem(N, D, n_sizes, n_tokens, n_points, condition) -> tuple[str | None, 
         ratio = np.exp(np.log(D / N).mean())
         what = f"one D/N ({ratio:.3g})" if np.ptp(np.log(D / N)) < 0.1 else "one line in log N and log D"
         return f"All runs lie on {what}: what N does and what D does cannot be told apart.", _one("power_C", n_points)
-    for count, what, constant, exponent in ((n_sizes, "model sizes", "A", "alpha"), (n_tokens, "token counts", "B", "beta")):
+    for count, what, constant, exponent in (
+        (n_sizes, "model sizes", "A", "alpha"),
+        (n_tokens, "token counts", "B", "beta"),
+    ):
         if count == 2:
             return f"Only two distinct {what}: {constant}, {exponent} and E cannot be told apart.", "tied"
     if condition > MAX_CONDITION:

@@ -1,7 +1,7 @@
 """Intervals of the constants and of what follows from them, from joint draws; and the Hessian's opinion beside them.
 
-    percentile   the quantiles of the draws
-    bca          quantiles corrected for bias and skewness (Efron 1987), the skewness from leaving out runs or clusters
+percentile   the quantiles of the draws
+bca          quantiles corrected for bias and skewness (Efron 1987), the skewness from leaving out runs or clusters
 """
 
 import math
@@ -66,7 +66,10 @@ def intervals(
         found = {name: _bca(values[name], estimate[name], jack[name], level) for name in values}
     else:
         tails = [50 * (1 - level), 50 * (1 + level)]
-        found = {name: tuple(map(float, quantiles(v, tails))) for name, v in values.items()}
+        found = {}
+        for name, v in values.items():
+            low, high = quantiles(v, tails)
+            found[name] = (float(low), float(high))
     return Intervals(
         level=level,
         method=method,
@@ -134,7 +137,9 @@ def _warnings(fit: FitResult, draws: Bootstrap, of: Callable) -> list[str]:
     out = []
     if draws.not_converged:
         share = draws.not_converged / draws.resamples
-        out.append(f"{draws.not_converged} of {draws.resamples} resamples ({share:.1%}) did not converge and are left out.")
+        out.append(
+            f"{draws.not_converged} of {draws.resamples} resamples ({share:.1%}) did not converge and are left out."
+        )
     if draws.clusters is not None and draws.clusters < 10:
         out.append(f"Only {draws.clusters} clusters: intervals from so few are too narrow.")
     errors = hessian_errors(fit, of)

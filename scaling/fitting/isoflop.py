@@ -150,7 +150,7 @@ def _budget(data: RunData, flops: float, rows: np.ndarray) -> Budget:
     x, y = np.log10(N), np.log10(D)
     c, error = parabola(x, loss, weights)
     outliers = _outliers(x, loss, weights)
-    base = replace(base, coefficients=tuple(map(float, c)), outliers=tuple(int(rows[i]) for i in outliers),
+    base = replace(base, coefficients=(float(c[0]), float(c[1]), float(c[2])), outliers=tuple(int(rows[i]) for i in outliers),
                     notes=tuple(_row_notes(data, rows, outliers)))  # fmt: skip
     if c[0] <= 0:
         return replace(base, rejected="the parabola opens downward: no minimum")

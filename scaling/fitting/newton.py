@@ -85,7 +85,7 @@ def minimise(
     for _ in range(max_iterations):
         held = _held(theta[active], g[:, active], box)
         pulled = coordinates.pull(theta[active], g[:, active], H[:, :, active], scale[:, active], held)
-        step, decrease = _steps(*pulled, held, damping[active])
+        step, decrease = _steps(pulled, held, damping[active])
         blur = noise * np.sqrt(F[active]) + noise * noise
         done = decrease <= np.maximum(tolerance * F[active], 0.02 * blur)
         converged[active[done & (damping[active] <= 1e-2)]] = True
@@ -123,8 +123,9 @@ def _stationary(F, g, held, scale):
     return size <= 1e-12 * np.maximum(F, 1e-300)
 
 
-def _steps(g, H, scale, held, damping):
+def _steps(pulled, held, damping):
     """Newton steps (R, p) of the free variables, capped, and the decrease of F that the quadratic model predicts."""
+    g, H, scale = pulled
     free = ~held
     g = np.where(held, 0.0, g)
     step = -solve_ldl(H, g, scale, damping, free)
@@ -140,7 +141,7 @@ def solve_ldl(H, g, scale, damping, free):
     A pivot that is not clearly positive is replaced by one of the size of `scale`, so -x is always downhill.
     """
     p = len(g)
-    L = [[None] * p for _ in range(p)]
+    L: list[list] = [[None] * p for _ in range(p)]
     pivots: list = [None] * p
     for j in range(p):
         d = H[j, j] + damping * scale[j]

@@ -56,7 +56,9 @@ class KaplanProblem(FormProblem):
         out = {"N_exponent": d / (a + d), "D_exponent": a / (a + d)}
         if budget is not None:
             r = a / d
-            log_N = (np.log(r) + r * np.log(constants["N_c"]) + math.log(budget / 6) - np.log(constants["D_c"])) / (r + 1)
+            log_N = (np.log(r) + r * np.log(constants["N_c"]) + math.log(budget / 6) - np.log(constants["D_c"])) / (
+                r + 1
+            )
             N = np.exp(log_N)
             out |= at_optimum(N, budget, ((constants["N_c"] / N) ** r + constants["D_c"] / (budget / 6 / N)) ** d)
         return out
@@ -172,10 +174,14 @@ class BrokenProblem(FormProblem):
     def grid(self):
         out = []
         c = self.z["C"] - self.c
-        for gamma, bend, place, width in product((0.0, 0.05, 0.15, 0.3), (-0.1, 0.1, 0.3), (0.2, 0.4, 0.6, 0.8), (0.2, 1.0)):
+        for gamma, bend, place, width in product(
+            (0.0, 0.05, 0.15, 0.3), (-0.1, 0.1, 0.3), (0.2, 0.4, 0.6, 0.8), (0.2, 1.0)
+        ):
             where = float(np.quantile(c, place))
             shape = np.exp(-gamma * c - bend * width * np.logaddexp(0, (c - where) / width))
-            scales = non_negative(np.stack([np.ones_like(c), shape], axis=1) / self.data.loss[:, None], np.sqrt(self.weights))
+            scales = non_negative(
+                np.stack([np.ones_like(c), shape], axis=1) / self.data.loss[:, None], np.sqrt(self.weights)
+            )
             E, K = np.log(np.maximum(scales, np.exp(self.box.low[:2])))
             out.append([E, K, gamma, where, bend, math.log(width)])
         return np.array(out)

@@ -128,7 +128,10 @@ class ChinchillaProblem(Problem):
         """The law at centred fit variables; E at its floor is zero."""
         log_E, log_A, log_B, alpha, beta = (float(v) for v in uncentre(theta, self.points))
         E = 0.0 if theta[0] <= self.box.low[0] and np.isfinite(self.box.vanish[0]) else math.exp(log_E)
-        for name, value, centre_of, what in (("A", log_A, self.points.x_mean, "N"), ("B", log_B, self.points.y_mean, "D")):
+        for name, value, centre_of, what in (
+            ("A", log_A, self.points.x_mean, "N"),
+            ("B", log_B, self.points.y_mean, "D"),
+        ):
             if abs(value) > 690:
                 raise FitError(f"{name} = exp({value:.0f}) is beyond what a number can hold: {what} is about "
                                f"exp({centre_of:.0f}) in these runs. Give {what} as a plain count.")  # fmt: skip
@@ -249,12 +252,16 @@ def _warnings(data: RunData, law: ChinchillaLaw, condition: float, n_points: int
     if n_points < 10:
         out.append(f"Only {n_points} distinct (N, D) for five constants: intervals will be wide.")
     if condition > WARN_CONDITION:
-        out.append(f"Condition of the scaled Jacobian is {condition:.2g}: E, A and alpha, or B and beta, barely separate.")
+        out.append(
+            f"Condition of the scaled Jacobian is {condition:.2g}: E, A and alpha, or B and beta, barely separate."
+        )
     if law.E >= data.loss.min():
         out.append(f"E = {law.E:.4g} is above the smallest loss {data.loss.min():.4g}: no law can lie below its own E.")
     for name, value in (("alpha", law.alpha), ("beta", law.beta)):
         if value < 0.05 or value > 1:
-            out.append(f"{name} = {value:.3g} is outside (0.05, 1), where text models lie: the runs may not show its term.")
+            out.append(
+                f"{name} = {value:.3g} is outside (0.05, 1), where text models lie: the runs may not show its term."
+            )
     return tuple(out)
 
 
@@ -279,7 +286,9 @@ def sandwich(problem: ChinchillaProblem, theta: np.ndarray, hessian: np.ndarray)
 def run_gradients(problem: ChinchillaProblem, theta: np.ndarray) -> np.ndarray:
     """Gradient (n, 5) of each run's part of F."""
     p, log_space = problem.points, problem.objective.log_space
-    terms = np.stack([np.full(p.n, np.exp(theta[0])), np.exp(theta[1] - theta[3] * p.x), np.exp(theta[2] - theta[4] * p.y)])
+    terms = np.stack(
+        [np.full(p.n, np.exp(theta[0])), np.exp(theta[1] - theta[3] * p.x), np.exp(theta[2] - theta[4] * p.y)]
+    )
     total = terms.sum(0)
     r = np.log(total) - p.log_loss if log_space else total - p.loss
     psi = p.weights * np.clip(r, -problem.objective.threshold, problem.objective.threshold)

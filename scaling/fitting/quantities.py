@@ -25,7 +25,7 @@ def derived(theta: np.ndarray, budget: float | None = None) -> dict[str, np.ndar
     return out
 
 
-def log_optimum(theta: np.ndarray, budget: float) -> tuple[np.ndarray, np.ndarray]:
+def log_optimum(theta: np.ndarray, budget: float | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """log N* and log D* at 6ND = budget: log N* = log G + a log(C/6), G = (alpha A / (beta B))^(1/(alpha + beta))."""
     _, log_A, log_B, alpha, beta = np.moveaxis(np.asarray(theta, float), -1, 0)
     log_G = (np.log(alpha / beta) + log_A - log_B) / (alpha + beta)

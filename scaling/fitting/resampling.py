@@ -1,8 +1,8 @@
 """Refitting to resampled runs: what the constants, and what follows from them, would have been from other runs.
 
-    runs         n runs drawn with replacement (Efron 1979)
-    cluster      whole clusters (checkpoints or seeds of one run, runs of one size) drawn with replacement
-    parametric   losses simulated from the fitted law, noise drawn from its own residuals, scaled by sqrt(n / (n - p))
+runs         n runs drawn with replacement (Efron 1979)
+cluster      whole clusters (checkpoints or seeds of one run, runs of one size) drawn with replacement
+parametric   losses simulated from the fitted law, noise drawn from its own residuals, scaled by sqrt(n / (n - p))
 """
 
 from dataclasses import dataclass
@@ -134,7 +134,10 @@ def leave_out(fit: FitResult, labels: np.ndarray | None = None, *, limit: int = 
     for part in chunks(int(labels.max()) + 1, n):
         groups = np.arange(part.start, part.stop)[:, None]
         parts.append(refit(problem, (labels != groups).astype(float), theta))
-    merged = Refits(*(np.concatenate([getattr(p, name) for p in parts]) for name in ("theta", "value", "converged")),
-                    sum(p.rescued for p in parts))  # fmt: skip
+    merged = Refits(
+        theta=np.concatenate([p.theta for p in parts]),
+        value=np.concatenate([p.value for p in parts]),
+        converged=np.concatenate([p.converged for p in parts]),
+        rescued=sum(p.rescued for p in parts),
+    )
     return labels, merged
-

@@ -1,13 +1,11 @@
 """What a fit hands back."""
 
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import StrEnum
 from typing import Any
 
-import numpy as np
 
-
-class Status(str, Enum):
+class Status(StrEnum):
     """How a fit ended; only `converged` is success."""
 
     CONVERGED = "converged"
@@ -49,9 +47,9 @@ class FitResult:
     warnings: tuple[str, ...] = ()
     excluded: tuple = ()  # what `read_runs` left out, each with row, run_id and reason
     names: tuple[str, ...] = ()
-    theta: np.ndarray | None = field(default=None, repr=False)
-    covariance: np.ndarray | None = field(default=None, repr=False)
-    problem: Any | None = field(default=None, repr=False)  # what refits need: the runs and every option
+    theta: Any = field(default=None, repr=False)
+    covariance: Any = field(default=None, repr=False)
+    problem: Any = field(default=None, repr=False)  # what refits need: the runs and every option
 
     @property
     def usable(self) -> bool:

@@ -8,7 +8,15 @@ import numpy as np
 from scaling.errors import FitError
 from scaling.fitting.approaches import SideBySide, side_by_side
 from scaling.fitting.comparison import Comparison, compare_forms
-from scaling.fitting.diagnostics import LackOfFit, Specification, Trend, lack_of_fit, sensitivity, specification_table, trends
+from scaling.fitting.diagnostics import (
+    LackOfFit,
+    Specification,
+    Trend,
+    lack_of_fit,
+    sensitivity,
+    specification_table,
+    trends,
+)
 from scaling.fitting.holdout import Holdout, can_hold_out, hold_out, residuals
 from scaling.fitting.influence import Influence, influence
 from scaling.fitting.intervals import Intervals, intervals
@@ -190,7 +198,9 @@ def _beyond(runs: Any, data) -> list[str]:
     above = flops[np.isfinite(flops)] > 1.05 * data.flops.max()
     if not above.any():
         return []
-    return [f"{int(above.sum())} runs of larger budgets did not finish: nothing tests the law above {data.flops.max():.3g} FLOP."]
+    return [
+        f"{int(above.sum())} runs of larger budgets did not finish: nothing tests the law above {data.flops.max():.3g} FLOP."
+    ]
 
 
 def _trend_warnings(drift: tuple[Trend, ...]) -> list[str]:

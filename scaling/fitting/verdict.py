@@ -54,7 +54,9 @@ def verdict(fit: FitResult, draws=None, *, holdout=None, influence=None, disagre
     limit = usable_limit(fit, draws, largest)
     if limit is None:
         low, high = spread(fit, draws, largest)
-        reasons.insert(0, f"N* is not known within {TIGHT:g}x even at {largest:.3g} FLOP ({low:.2g} to {high:.2g} of it).")
+        reasons.insert(
+            0, f"N* is not known within {TIGHT:g}x even at {largest:.3g} FLOP ({low:.2g} to {high:.2g} of it)."
+        )
         return Verdict("provisional", f"provisional: {' '.join(reasons)}", tuple(reasons))
     reach = f"to {limit:.2g} FLOP ({format_quantity(limit / largest, digits=2)}x beyond the data)"
     if reasons:

@@ -5,7 +5,7 @@ import math
 from scaling.allocation.constraints import Constraints
 from scaling.allocation.cost import Cost
 from scaling.allocation.result import Allocation, NearOptimal
-from scaling.allocation.solver import best_split
+from scaling.allocation.spend import best_split
 from scaling.allocation.surface import Surface
 from scaling.errors import InputError
 from scaling.plots.style import COLOURS, styled

@@ -1,7 +1,7 @@
 """The picture of an audit: N against D, the compute-optimal line, and every model on it."""
 
 from scaling.allocation.cost import Cost
-from scaling.allocation.solver import optimal_params
+from scaling.allocation.spend import optimal_params
 from scaling.allocation.surface import Surface, make_surface
 from scaling.audit import Audit
 from scaling.plots.allocation import quantity_ticks

@@ -62,7 +62,9 @@ def _draw_isoflops(axes, study, norm, cmap) -> None:
     low, high = study.inputs["flops_range"]
     levels, reach = _levels(data)
     for C in levels:
-        near = data.N[np.abs(np.log(data.flops / C)) <= reach]  # the law is drawn where there are runs to hold it against
+        near = data.N[
+            np.abs(np.log(data.flops / C)) <= reach
+        ]  # the law is drawn where there are runs to hold it against
         if not len(near):
             continue
         curve = law.loss(N, C / (6 * N))
@@ -98,7 +100,9 @@ def _draw_by_compute(axes, study, norm, cmap) -> None:
     data = fit.problem.data
     column, name = {"power_N": (data.N, "parameters N"), "power_D": (data.D, "tokens D")}.get(
         fit.form, (6 * data.N * data.D, "compute 6ND, FLOP"))  # fmt: skip
-    axes.scatter(column, data.loss, c=data.flops, norm=norm, cmap=cmap, s=22, edgecolor="white", linewidth=0.4, zorder=3)
+    axes.scatter(
+        column, data.loss, c=data.flops, norm=norm, cmap=cmap, s=22, edgecolor="white", linewidth=0.4, zorder=3
+    )
     if fit.form in ("power_N", "power_D", "power_C", "broken"):
         x = np.geomspace(column.min(), column.max(), 300)
         N, D = {"power_N": (x, x), "power_D": (x, x)}.get(fit.form, (x / 6, np.ones_like(x)))

@@ -7,16 +7,13 @@ import random
 import pytest
 
 from scaling.allocation import allocate
+from scaling.allocation.building import shape_flops_per_token
 from scaling.allocation.constraints import Constraints
 from scaling.allocation.cost import Cost, Family
-from scaling.allocation.plan import make_family, shape_flops_per_token
-from scaling.allocation.solver import (
-    cheapest_params,
-    numeric_cheapest_params,
-    numeric_params,
-    optimal_tokens_for,
-    solve,
-)
+from scaling.allocation.plan import make_family
+from scaling.allocation.reach import cheapest_params, numeric_cheapest_params
+from scaling.allocation.solver import solve
+from scaling.allocation.spend import numeric_params, optimal_tokens_for
 from scaling.allocation.surface import Surface
 from scaling.errors import AllocationError, InputError, LawError
 from scaling.fit_file import encode_draws

@@ -7,7 +7,8 @@ from scaling.allocation import allocate
 from scaling.allocation.constraints import Constraints
 from scaling.allocation.cost import Cost
 from scaling.allocation.plan import make_family
-from scaling.allocation.solver import solve, tokens_for_loss
+from scaling.allocation.reach import tokens_for_loss
+from scaling.allocation.solver import solve
 from scaling.allocation.surface import Surface
 from scaling.errors import AllocationError, InputError
 from scaling.laws import PUBLISHED

@@ -8,7 +8,8 @@ from scaling.accounting import Shape, count_parameters
 from scaling.allocation import allocate
 from scaling.errors import AllocationError, InputError
 from scaling.memory import training_memory
-from scaling.shapes import FLOPS_TOLERANCE, ShapeRequest, choose_batch, grid_toml, nearest_shape, whole_steps
+from scaling.shape_plan import FLOPS_TOLERANCE, choose_batch, grid_toml, whole_steps
+from scaling.shapes import ShapeRequest, nearest_shape
 
 BYTES = ShapeRequest(vocab_size=256, context=128)
 BUDGETS = [10.0**p * f for p, f in itertools.product(range(18, 27), (1, 3))]

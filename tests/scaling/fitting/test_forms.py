@@ -41,7 +41,9 @@ def runs_of(law, noise=0.0, n=120, seed=0):
     D = N * np.exp(rng.uniform(np.log(2), np.log(300), n))
     U = np.minimum(D, 2e10 * np.exp(rng.normal(size=n)))
     loss = law.loss(N, D, U) if law.form == "data_constrained" else law.loss(N, D)
-    return pd.DataFrame({"params": N, "tokens": D, "loss": loss * np.exp(noise * rng.normal(size=n)), "unique_tokens": U})
+    return pd.DataFrame(
+        {"params": N, "tokens": D, "loss": loss * np.exp(noise * rng.normal(size=n)), "unique_tokens": U}
+    )
 
 
 def test_every_form_has_a_recovery_row():

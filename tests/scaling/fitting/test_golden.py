@@ -17,7 +17,9 @@ START_SEED = 20241130
 def precise_objective(points, theta, delta=1e-3):
     """F in extended precision: the noise-free table's 1.9e-18 is below what float64 can evaluate to 1e-9."""
     t, x, y = (np.asarray(v, np.longdouble) for v in (theta, points.x, points.y))
-    r = np.log(np.exp(t[0]) + np.exp(t[1] - t[3] * x) + np.exp(t[2] - t[4] * y)) - np.log(points.loss.astype(np.longdouble))
+    r = np.log(np.exp(t[0]) + np.exp(t[1] - t[3] * x) + np.exp(t[2] - t[4] * y)) - np.log(
+        points.loss.astype(np.longdouble)
+    )
     size = np.abs(r)
     return np.where(size <= delta, r * r / 2, delta * (size - delta / 2)).sum()
 

@@ -100,7 +100,11 @@ def test_least_squares_and_absolute_deviation(table):
 
 
 def test_integer_columns_do_not_overflow(shared):
-    raw = pd.read_csv(shared / "raw" / "kyo_takano_df.csv").rename(columns={"N": "params", "D": "tokens"}).drop(columns="C")
+    raw = (
+        pd.read_csv(shared / "raw" / "kyo_takano_df.csv")
+        .rename(columns={"N": "params", "D": "tokens"})
+        .drop(columns="C")
+    )
     assert raw.params.dtype == np.int64 and (6 * raw.params * raw.tokens < 0).any()
     fit = fit_law(raw, loss_function="mse")
     assert (fit.problem.data.flops > 0).all()
@@ -132,9 +136,19 @@ UNIDENTIFIABLE = {
     "one size": (np.full(30, 1e9), np.geomspace(1e9, 1e11, 30), "one model size", "power_D"),
     "one token count": (np.geomspace(1e8, 1e10, 30), np.full(30, 1e10), "one token count", "power_N"),
     "one ratio": (np.geomspace(1e8, 1e10, 30), 20 * np.geomspace(1e8, 1e10, 30), r"one D/N \(20\)", "power_C"),
-    "two sizes": (np.repeat([1e8, 1e9], 15), np.tile(np.geomspace(1e9, 1e11, 15), 2), "two distinct model sizes", "tied"),
+    "two sizes": (
+        np.repeat([1e8, 1e9], 15),
+        np.tile(np.geomspace(1e9, 1e11, 15), 2),
+        "two distinct model sizes",
+        "tied",
+    ),
     "five points": (GRID[[0, 1, 2, 3, 4]], 1e10 * GRID[[3, 1, 4, 0, 2]] / 1e8, "Only 5 distinct", "tied"),
-    "copies": (np.tile(GRID[:4], 9), np.tile(1e11 / GRID[:4] * 1e8, 9) * np.tile([1, 2, 1, 3], 9), "Only 4 distinct", None),
+    "copies": (
+        np.tile(GRID[:4], 9),
+        np.tile(1e11 / GRID[:4] * 1e8, 9) * np.tile([1, 2, 1, 3], 9),
+        "Only 4 distinct",
+        None,
+    ),
 }
 
 

@@ -39,7 +39,9 @@ def scipy_refit(problem, theta, weights, delta=1e-3):
     return delta * minimize(function, theta, jac=True, method="BFGS", options={"gtol": 1e-7, "maxiter": 500}).fun
 
 
-@pytest.mark.parametrize("name, slack", [("epoch_chinchilla_240", 1e-9), ("gadre_rpj", 1e-9), ("datablations_1epoch", 1e-6)])
+@pytest.mark.parametrize(
+    "name, slack", [("epoch_chinchilla_240", 1e-9), ("gadre_rpj", 1e-9), ("datablations_1epoch", 1e-6)]
+)
 def test_no_refit_is_above_scipy_from_the_same_fit(name, slack, table):
     fit = fit_law(table(name))
     problem, theta = fit.problem, fit.problem.inverse(fit.theta)

@@ -37,7 +37,9 @@ def _constants(study: Study) -> str:
         value = getattr(fit.law, name, None)
         if value is not None:
             values[name] = value
-    table = format_table(_header(found), [(name, _number(name, v), *_uncertainty(found, name)) for name, v in values.items()])
+    table = format_table(
+        _header(found), [(name, _number(name, v), *_uncertainty(found, name)) for name, v in values.items()]
+    )
     return "\n".join([table, *_correlation_line(found)])
 
 
@@ -92,7 +94,7 @@ def _approaches(study: Study) -> str:
         return ""
     names = {"1": "1 envelope", "2": "2 isoFLOP", "3": "3 parametric"}
     reference = sides.answers["3"].N_exponent if "3" in sides.answers else None
-    rows = []
+    rows: list[tuple] = []
     for key, answer in sides.answers.items():
         if answer.N_exponent is None:
             rows.append((names[key], None, None, None, None, None))
