@@ -6,7 +6,7 @@
 PYTHON ?= python3
 VENV   ?= .venv
 OUT    ?= results/quickstart
-BUDGET ?= 1e18
+BUDGET ?= 1e14
 BIN    := $(VENV)/bin
 
 # One thread a process: the sweep and the tests run one process per core.

@@ -80,7 +80,8 @@ def _draw_isoflops(axes, study, norm, cmap) -> None:
         axes.axhline(law.E, color="grey", lw=0.9, ls=":", label=f"E = {law.E:.3g}")
     axes.set(xscale="log", yscale="log", xlabel="parameters N", ylabel="loss", ylim=(bottom, top))
     axes.set_title("Runs and law, along curves of equal compute")
-    axes.legend(loc="upper right")
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(loc="upper right")
     _count_axis(axes.xaxis)
     _plain_axis(axes.yaxis, bottom, top)
     _colour_bar(axes, norm, cmap)

@@ -1,6 +1,7 @@
 """The forms of the law and the published constants."""
 
 import math
+from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -39,7 +40,7 @@ def test_arrays_and_numbers_give_the_same_loss():
         constants = {"E": 1.7, "A": 400.0, "B": 900.0, "G": 1e4, "alpha": 0.33, "beta": 0.35, "R_D_star": 15.0,
                      "R_N_star": 5.0, "N_c": 8.8e13, "D_c": 5.4e13, "alpha_N": 0.076, "alpha_D": 0.095, "K": 5e3,
                      "gamma": 0.15, "C_break": 1e20, "bend": 0.1, "width": 0.5}  # fmt: skip
-        law = law_from_dict({"form": name, **{key: constants[key] for key in form.__dataclass_fields__}})
+        law = law_from_dict({"form": name, **{key: constants[key] for key in (field.name for field in fields(form))}})
         N, D = np.array([1e8, 1e9]), np.array([1e10, 1e11])
         np.testing.assert_allclose(law.loss(N, D), [law.loss(float(n), float(d)) for n, d in zip(N, D, strict=True)])
         assert law.equation.startswith("L =")

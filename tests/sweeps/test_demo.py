@@ -31,6 +31,7 @@ def small_run(corpus, **options):
     return train_demo(DemoConfig(**{**settings, **options}))
 
 
+@pytest.mark.slow
 def test_without_the_mask_training_is_easy_and_generation_hopeless(noise):
     """The cheat: the loss falls to that of the one byte in a window still unseen, and that one is guessed by chance."""
     honest, cheat = small_run(noise), small_run(noise, mask=False)
