@@ -20,7 +20,7 @@ quickstart: install
 	@if [ -f $(OUT)/runs.csv ] && [ ! -d $(OUT)/runs ]; then mv $(OUT)/runs.csv $(OUT)/runs.shipped.csv; fi
 	$(BIN)/scale sweep results/quickstart/grid.toml --out $(OUT)
 	$(BIN)/scale fit $(OUT)/runs.csv --out $(OUT)/fit.json --plot $(OUT)/fit.png
-	$(BIN)/scale allocate --budget $(BUDGET) --law $(OUT)/fit.json --plot $(OUT)/allocation.png
+	$(BIN)/scale allocate --budget $(BUDGET) --law $(OUT)/fit.json --vocab 256 --context 128 --plot $(OUT)/allocation.png
 	@echo "Figures: $(OUT)/fit.png, $(OUT)/allocation.png"
 
 test: lint

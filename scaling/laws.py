@@ -376,7 +376,7 @@ PUBLISHED: dict[str, PublishedLaw] = {
             "hoffmann2022-rounded",
             ChinchillaLaw(E=1.69, A=406.4, B=410.7, alpha=0.34, beta=0.28),
             "Hoffmann et al. 2022, arXiv:2203.15556, eq. 10, as printed",
-            "The printed constants; rounding alone moves N by 18-30 % against hoffmann2022.",
+            "The printed constants; rounding moves N by 18-30 % from the paper's own table A3.",
             (6.0e18, 3.0e21),
         ),
         PublishedLaw(

@@ -62,6 +62,11 @@ def format_quantity(value: float, *, digits: int = 4) -> str:
     return _significant(value, digits)
 
 
+def format_flops(value: float, *, digits: int = 4) -> str:
+    """Write FLOPs for people, always in scientific notation: 5.760e23."""
+    return f"{value:.{digits - 1}e}".replace("e+", "e").replace("e0", "e")
+
+
 def _significant(value: float, digits: int) -> str:
     """Fixed-point text with that many significant digits, never in scientific notation below 1e4."""
     if value == 0:

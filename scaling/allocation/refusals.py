@@ -6,7 +6,7 @@ from scaling.allocation.constraints import Constraints
 from scaling.allocation.either import LOG_MAX
 from scaling.allocation.spend import Point
 from scaling.errors import AllocationError
-from scaling.quantities import format_quantity
+from scaling.quantities import format_flops, format_quantity
 
 
 def check_reachable(surface, c: Constraints) -> None:
@@ -43,7 +43,7 @@ def verify(point: Point, surface, cost, budget, c: Constraints) -> None:
     if D <= 0:
         raise AllocationError(
             f"serving {format_quantity(cost.inference_tokens)} tokens with N = {format_quantity(N)} costs "
-            f"{format_quantity(cost.inference(N))} FLOP and leaves nothing of the budget {format_quantity(budget)} "
+            f"{format_flops(cost.inference(N))} FLOP and leaves nothing of the budget {format_flops(budget)} "
             "for training. Raise the budget, or lower N or the inference tokens."
         )
     if N < 1:
@@ -67,7 +67,7 @@ def verify(point: Point, surface, cost, budget, c: Constraints) -> None:
         )
     if budget is not None and cost.total(N, D) > budget * (1 + 1e-9):
         raise AllocationError(
-            f"this needs {format_quantity(cost.total(N, D))} FLOP (N = {format_quantity(N)}, "
+            f"this needs {format_flops(cost.total(N, D))} FLOP (N = {format_quantity(N)}, "
             f"D = {format_quantity(D)}), above the budget of {format_quantity(budget)}. "
             "Raise the budget or relax a constraint."
         )

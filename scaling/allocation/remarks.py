@@ -12,7 +12,7 @@ from scaling.allocation.spend import Point
 from scaling.allocation.surface import make_surface
 from scaling.errors import ScalingError
 from scaling.laws import PUBLISHED, law_to_dict
-from scaling.quantities import format_quantity
+from scaling.quantities import format_flops, format_quantity
 
 ROUNDED = "hoffmann2022-rounded"
 FAR = 10.0  # an extrapolation factor that deserves a warning
@@ -41,8 +41,8 @@ def extrapolation(choice: LawChoice, flops: float) -> tuple[float | None, list[s
         return factor, []
     end, edge = ("above the largest", high) if flops > high else ("below the smallest", low)
     return factor, [
-        f"{format_quantity(flops)} FLOP is {factor:.3g} times {end} run behind {choice.name} "
-        f"({format_quantity(edge)}): an extrapolation."
+        f"{format_flops(flops)} FLOP is {factor:.3g} times {end} run behind {choice.name} "
+        f"({format_flops(edge)}): an extrapolation."
     ]
 
 

@@ -3,7 +3,7 @@
 from scaling.cli.output import format_table
 from scaling.hardware import catalogue
 from scaling.laws import DEFAULT_LAW, PUBLISHED
-from scaling.quantities import format_quantity
+from scaling.quantities import format_flops, format_quantity
 
 
 def law_table() -> str:
@@ -65,8 +65,8 @@ def _head(answer) -> str:
 def _budget(answer) -> str:
     budget = answer.budget
     if budget is None:
-        return f"not given; the answer takes {format_quantity(answer.flops)} FLOP"
-    flops, cost = format_quantity(budget.flops), answer.cost
+        return f"not given; the answer takes {format_flops(answer.flops)} FLOP"
+    flops, cost = format_flops(budget.flops), answer.cost
     how = f"{cost['gpu'] or 'device'} of {cost['peak_flops_per_second'] / 1e12:g} TFLOP/s at {cost['mfu']:.0%} MFU"
     if budget.given == "dollars":
         hours = f"{_hours(budget.gpu_hours)} GPU-hours at ${cost['price_per_gpu_hour']:.2f}"
@@ -85,7 +85,7 @@ def _main_table(answer) -> str:
         ("tokens D*", format_quantity(answer.tokens), _span(found, "tokens")),
         ("tokens per parameter", f"{answer.tokens_per_param:.4g}", _span(found, "tokens_per_param")),
         ("loss, nats per token", f"{answer.loss:.6g}", _loss_span(found)),
-        ("training FLOP", format_quantity(answer.flops), _span(found, "flops") if answer.budget is None else None),
+        ("training FLOP", format_flops(answer.flops), _span(found, "flops") if answer.budget is None else None),
         ("extrapolation factor", _factor(answer.extrapolation_factor), None),
     ]
     if not found:
@@ -142,10 +142,10 @@ def _inference(answer) -> str | None:
     other = f"{_amount(alone['params'], 4)} on {_amount(alone['tokens'], 4)}"
     constants = ", ".join(f"{k} {v:.6g}" for k, v in found["constants"].items() if k != "form")
     return (
-        f"Serving {_amount(found['inference_tokens'])} tokens: lifetime {_amount(found['lifetime_flops'], 4)} FLOP "
+        f"Serving {_amount(found['inference_tokens'])} tokens: lifetime {format_flops(found['lifetime_flops'])} FLOP "
         f"({found['convention']}), of which {_amount(found['inference_flops'])} serve.\n"
         f"The same loss from the training-only optimum, {other}, takes {_amount(alone['lifetime_flops'], 4)}: "
-        f"{_amount(found['saved_flops'])} FLOP or {found['saved_share']:.1%}{_saved_span(answer)} saved,\n"
+        f"{format_flops(found['saved_flops'], digits=3)} FLOP or {found['saved_share']:.1%}{_saved_span(answer)} saved,\n"
         f"with {constants}."
     )
 

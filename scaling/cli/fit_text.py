@@ -1,6 +1,7 @@
 """A study as people read it: the law, how sure it is, what was checked, and the verdict last."""
 
 from scaling.cli.output import format_table
+from scaling.fitting.holdout import rms_log_residual
 from scaling.fitting.intervals import Intervals
 from scaling.fitting.study import Study
 from scaling.quantities import format_quantity
@@ -25,7 +26,8 @@ def _headline(study: Study) -> str:
     if fit.law is None:
         return f"{fit.form}: {fit.status}. {fit.message}"
     how = fit.loss_function + (f", delta {fit.delta:g}" if fit.delta else "")
-    return f"{fit.law.equation}   {fit.status}: {fit.message}\n{fit.n_runs} runs, {how}, objective {fit.objective:.10g}"
+    runs = f"{fit.n_runs} runs, {how}, objective {fit.objective:.10g}, rms log residual {rms_log_residual(fit):.2%}"
+    return f"{fit.law.equation}   {fit.status}: {fit.message}\n{runs}"
 
 
 def _constants(study: Study) -> str:

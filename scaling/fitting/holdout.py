@@ -97,6 +97,11 @@ def residuals(fit: FitResult) -> np.ndarray:
     return np.log(data.loss) - np.log(predict(fit, data))
 
 
+def rms_log_residual(fit: FitResult) -> float | None:
+    """Root mean square of log L - log Lhat over the runs: the share by which runs miss the law. None without a law."""
+    return None if fit.law is None else float(np.sqrt(np.mean(residuals(fit) ** 2)))
+
+
 def _covered(train: FitResult, held: RunData, resamples: int, level: float, seed: int) -> float | None:
     from scaling.fitting.resampling import bootstrap
 

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from scaling.fit_file import FIT_FORMAT, encode_draws
+from scaling.fitting.holdout import rms_log_residual
 from scaling.fitting.intervals import Intervals
 from scaling.fitting.result import FitResult
 from scaling.laws import law_to_dict
@@ -24,6 +25,7 @@ def fit_dict(fit: FitResult) -> dict[str, Any]:
         "status": str(fit.status),
         "message": fit.message,
         "objective": fit.objective,
+        "rms_log_residual": rms_log_residual(fit),
         "delta": fit.delta,
         "loss_function": fit.loss_function,
         "n_runs": fit.n_runs,

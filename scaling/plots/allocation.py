@@ -9,7 +9,7 @@ from scaling.allocation.spend import best_split
 from scaling.allocation.surface import Surface
 from scaling.errors import InputError
 from scaling.plots.style import COLOURS, styled
-from scaling.quantities import format_quantity
+from scaling.quantities import format_flops, format_quantity
 
 POINTS = 241
 ISOFLOP_FACTORS = (0.01, 0.1, 1.0, 10.0, 100.0)
@@ -29,7 +29,7 @@ def draw_sizes(answer: Allocation):
         for (within, found), colour in zip(sorted(near.items(), reverse=True), (COLOURS[5], COLOURS[0]), strict=False):
             label = f"within {within:.1%} of the best loss: {_words(found)}"
             axes.axvspan(*found.params, color=colour, alpha=0.12 if within > 0.005 else 0.2, lw=0, label=label)
-        axes.plot(sizes, losses, color=COLOURS[0], label=f"loss at {format_quantity(budget)} FLOP")
+        axes.plot(sizes, losses, color=COLOURS[0], label=f"loss at {format_flops(budget)} FLOP")
         best = f"N = {format_quantity(answer.params)}, D = {format_quantity(answer.tokens)}"
         axes.plot([answer.params], [answer.loss], "o", color=COLOURS[1], ms=8, zorder=4, label=best)
         _interval_bar(axes, answer)
@@ -60,7 +60,7 @@ def draw_isoflops(answer: Allocation):
             optima.append((best.N, surface.loss(best.N, best.D)))
             sizes = [N for N in _spaced(best.N / 30, best.N * 30) if cost.tokens(N, C) > 0]
             losses = [surface.loss(N, cost.tokens(N, C)) for N in sizes]
-            axes.plot(sizes, losses, color=colour, label=f"{format_quantity(C, digits=3)} FLOP")
+            axes.plot(sizes, losses, color=colour, label=f"{format_flops(C, digits=3)} FLOP")
         axes.plot(*zip(*optima, strict=True), "o--", color=COLOURS[6], lw=1, ms=4, label="optimum of each budget")
         axes.plot([answer.params], [answer.loss], "o", color=COLOURS[1], ms=8, zorder=4, label="this answer")
         _interval_bar(axes, answer)
