@@ -23,7 +23,7 @@ from sweeps.corpus import load_corpus
 from sweeps.decoding import Decoding, entropy, probabilities
 from sweeps.flat import group_of
 from sweeps.generation import decode_bytes, generate, next_logits
-from sweeps.model import Transformer, explicit_attention, rotate
+from sweeps.model import Transformer, explicit_attention, rotate, rotation
 from sweeps.recipe import Recipe, rate_of, resolve, schedule_factor
 
 LECTURE = preset("lecture").shape
@@ -214,7 +214,10 @@ def _queries_keys_values(model: Transformer, tokens: Sequence[int], layer: int) 
         hook.remove()
     q, k, v = seen[0].view(1, len(tokens), 3, attention.n_heads, -1).permute(2, 0, 3, 1, 4)
     where = torch.arange(len(tokens))
-    return (rotate(q, where), rotate(k, where), v) if attention.rotary else (q, k, v)
+    if not attention.rotary:
+        return q, k, v
+    turn = rotation(where, q.shape[-1], q.dtype)
+    return rotate(q, turn), rotate(k, turn), v
 
 
 def _optimizer(model: Transformer, plan: RunConfig) -> torch.optim.AdamW:

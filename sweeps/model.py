@@ -75,10 +75,11 @@ class Transformer(nn.Module):
             x = x + self.position_embedding(where)
         elif self.shape.positions == "sinusoidal":
             x = x + sinusoids(where, self.shape.d_model).to(x.dtype)
-        explicit = self.attention == "explicit"
+        explicit, rotary = self.attention == "explicit", self.shape.positions == "rotary"
+        turn = rotation(where, self.shape.d_model // self.shape.n_heads, x.dtype) if rotary else None
         for layer, block in enumerate(self.blocks):
             h = block.norm1(x)
-            x = x + block.attention(h, where, layer=layer, mask=mask, cache=cache, record=record, explicit=explicit)
+            x = x + block.attention(h, turn, layer=layer, mask=mask, cache=cache, record=record, explicit=explicit)
             x = x + block.mlp(block.norm2(x))
         return self.head(self.norm(x))  # (B, T, V)
 
@@ -103,11 +104,11 @@ class Attention(nn.Module):
         self.qkv = nn.Linear(shape.d_model, 3 * shape.d_model, bias=False)
         self.out = nn.Linear(shape.d_model, shape.d_model, bias=False)
 
-    def forward(self, x, where, *, layer, mask, cache, record, explicit) -> Tensor:
+    def forward(self, x, turn, *, layer, mask, cache, record, explicit) -> Tensor:
         B, T, d = x.shape
         q, k, v = self.qkv(x).view(B, T, 3, self.n_heads, -1).permute(2, 0, 3, 1, 4)  # each (B, h, T, d_h)
         if self.rotary:
-            q, k = rotate(q, where), rotate(k, where)
+            q, k = rotate(q, turn), rotate(k, turn)
         if cache is not None:
             k, v = cache.extend(layer, k, v)  # (B, h, S, d_h)
         if explicit or record is not None:
@@ -162,12 +163,17 @@ def sinusoids(where: Tensor, d: int) -> Tensor:
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1)[:, :d]
 
 
-def rotate(x: Tensor, where: Tensor) -> Tensor:
-    """Turn each half-split pair of x (B, h, T, d_h) by an angle in proportion to its position (Su et al. 2021)."""
-    half = x.shape[-1] // 2
-    angles = where[:, None] * 10000.0 ** (-torch.arange(half, device=x.device) / half)  # (T, d_h/2)
-    cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
-    a, b = x[..., :half], x[..., half:]
+def rotation(where: Tensor, d_h: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """cos and sin, each (T, d_h/2), of the angles t / 10000^(2i/d_h) by which rotary positions turn (Su et al. 2021)."""
+    half = d_h // 2
+    angles = where[:, None] * 10000.0 ** (-torch.arange(half, device=where.device) / half)  # (T, d_h/2)
+    return angles.cos().to(dtype), angles.sin().to(dtype)
+
+
+def rotate(x: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
+    """Turn each half-split pair of x (B, h, T, d_h) by the angles of `rotation`."""
+    cos, sin = turn
+    a, b = x.chunk(2, dim=-1)
     return torch.cat((a * cos - b * sin, a * sin + b * cos), dim=-1)
 
 
