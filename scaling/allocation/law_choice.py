@@ -76,6 +76,8 @@ def choose_law(law: Any = None) -> LawChoice:
 def _from_text(law: str | os.PathLike) -> LawChoice:
     if isinstance(law, str) and law in PUBLISHED:
         return _from_published(PUBLISHED[law])
+    if not str(law).strip():
+        raise LawError("law: the name is empty. Give a published law (scale allocate --list-laws) or a fit.json.")
     path = Path(law)
     looks_like_a_file = path.suffix != "" or os.sep in str(law) or path.exists()
     if not looks_like_a_file:

@@ -257,7 +257,8 @@ def _shape(answer) -> str | None:
 
 
 def _fewest(memory) -> str:
-    return f"; at least {memory['fewest_devices']} devices" if memory.get("fewest_devices") else ""
+    fewest = memory.get("fewest_devices")
+    return f"; at least {fewest} device{'s' if fewest > 1 else ''}" if fewest else ""
 
 
 def _bytes(value) -> str:

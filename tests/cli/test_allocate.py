@@ -280,3 +280,8 @@ def test_the_ten_million_dollars_of_the_docs():
     worst = max(robust["wasted_compute_factors"].values()) - 1
     split = f"{robust['params'] / 1e9:.0f}B on {robust['tokens'] / 1e12:.1f}T tokens"
     assert f"{split}\nwastes at most {100 * worst:.1f} % of the compute" in text
+
+
+def test_an_empty_law_is_said_to_be_empty():
+    result = CliRunner().invoke(cli, ["allocate", "--budget", "1e20", "--law", ""])
+    assert result.exit_code != 0 and "the name is empty" in str(result.exception)
