@@ -39,24 +39,13 @@ class Centred(Identity):
     def pull(self, theta, g, H, scale, held):
         E, A, B = np.exp(theta[:, :3]).T
         alpha, beta = theta[:, 3], theta[:, 4]
-        c0, one = E + A + B, np.ones_like(E)
-        J = np.zeros_like(H)  # d theta_j / d phi_k
-        J[0] = np.stack([c0, -A, -B, A / alpha, B / beta]) / E
-        J[1, 1], J[1, 3], J[2, 2], J[2, 4], J[3, 3], J[4, 4] = one, -1 / alpha, one, -1 / beta, one, one
-        new_g = _contract(J, g)
-        new_H = np.einsum("jar,jbr->abr", J, np.einsum("jkr,kbr->jbr", H, J))
-        curvature = np.zeros_like(H)  # g_j d2 theta_j / d phi2; d2 log E = d2E / E - dE dE / E^2
-        curvature[0, 0], curvature[1, 1], curvature[2, 2] = c0, -A, -B
-        curvature[1, 3] = curvature[3, 1] = A / alpha
-        curvature[2, 4] = curvature[4, 2] = B / beta
-        curvature[3, 3], curvature[4, 4] = -2 * A / alpha**2, -2 * B / beta**2
-        new_H += g[0] * (curvature / E - J[0][:, None] * J[0][None])
-        new_H[3, 3] += g[1] / alpha**2
-        new_H[4, 4] += g[2] / beta**2
+        level = E + A + B
+        rows = (level / E, -A / E, -B / E, A / (E * alpha), B / (E * beta))  # d log E / d phi
+        own_g, own_H = _transformed(g, H, rows, alpha, beta)
         keep = self.plain(theta, held)
         own = scale.copy()
-        own[0] *= np.where(keep, (E / c0) ** 2, 1.0)
-        return np.where(keep, g, new_g), np.where(keep, H, new_H), own
+        own[0] *= np.where(keep, (E / level) ** 2, 1.0)
+        return np.where(keep, g, own_g), np.where(keep, H, own_H), own
 
     def move(self, theta, step, held):
         """theta after a step in phi, shortened where E would fall below a twentieth of itself."""
@@ -88,5 +77,29 @@ def _moved(theta, step):
         return np.column_stack([np.log(new_E), log_A, log_B, new_alpha, new_beta]), new_E
 
 
-def _contract(J, g):
-    return np.einsum("jkr,jr->kr", J, g)
+def _transformed(g, H, rows, alpha, beta):
+    """Gradient and Hessian in phi: J^T H J + sum of g_j d2 theta_j / d phi^2, written out, as J is mostly zeros.
+
+    Besides d log E / d phi (`rows`), log A' falls by d alpha / alpha and log B' by d beta / beta.
+    """
+
+    def shifted(v):  # J^T v without the part of log E, for v over (log A', log B', alpha, beta)
+        return 0.0, v[0], v[1], v[2] - v[0] / alpha, v[3] - v[1] / beta
+
+    e = g[0]
+    side = shifted(H[0, 1:])
+    inner = shifted([np.stack(shifted(H[k, 1:])[1:]) for k in range(1, 5)])
+    new_H = np.empty_like(H)
+    for j in range(5):
+        for k in range(j, 5):
+            entry = rows[j] * rows[k] * (H[0, 0] - e) + rows[j] * side[k] + side[j] * rows[k]
+            new_H[j, k] = new_H[k, j] = entry + inner[j][k - 1] if j else entry
+    new_H[0, 0] += e * rows[0]
+    new_H[1, 1] += e * rows[1]
+    new_H[2, 2] += e * rows[2]
+    new_H[3, 3] += g[1] / alpha**2 - 2 * e * rows[3] / alpha
+    new_H[4, 4] += g[2] / beta**2 - 2 * e * rows[4] / beta
+    for j, k, extra in ((1, 3, e * rows[3]), (2, 4, e * rows[4])):
+        new_H[j, k] += extra
+        new_H[k, j] = new_H[j, k]
+    return np.stack([e * row + part for row, part in zip(rows, shifted(g[1:]), strict=True)]), new_H

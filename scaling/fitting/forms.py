@@ -19,7 +19,7 @@ from scaling.fitting.kernel import E_FLOOR
 from scaling.fitting.newton import Box, Minima
 from scaling.fitting.objective import Objective
 from scaling.fitting.problem import Problem
-from scaling.fitting.solve import VANISH, merge, nearly_gone, polish, without_first
+from scaling.fitting.solve import VANISH, merge, nearly_gone, polish, select, without_first
 from scaling.laws import FORMS, InteractionLaw
 
 CELLS = 1 << 20  # entries of a Jacobian held at once
@@ -33,6 +33,7 @@ class FormProblem(Problem):
     law_class: ClassVar[type]
     exponents: ClassVar[tuple[str, ...]] = ()
     columns: ClassVar[tuple[str, ...]] = ("N", "D")  # what the runs must vary in
+    neighbours: ClassVar[int] = 0  # how many points around the best minimum to search from as well
 
     def __init__(self, data: RunData, objective: Objective, bounds: Mapping | None = None) -> None:
         super().__init__(data, objective, bounds or {})
@@ -132,9 +133,19 @@ class FormProblem(Problem):
         starts = self.starts(wanted, seed)
         minima = polish(self, np.clip(starts, self.box.low, self.box.high), max_iterations=200)
         best = np.array([int(np.argmin(minima.value))])
+        if self.neighbours:
+            minima = self._search_nearby(minima, best, seed)
         if self.box.terms and nearly_gone(minima.theta[best], self.box)[0]:
             minima = merge(minima, polish(self, without_first(minima.theta[best], self.box), lifting=False), best)
         return minima
+
+    def _search_nearby(self, minima: Minima, best: np.ndarray, seed: int) -> Minima:
+        """A narrow threshold has minima of its own, a step apart, that the ladder does not tell from each other."""
+        jitter = 0.05 * np.random.default_rng(seed).standard_normal((self.neighbours, minima.theta.shape[1]))
+        near = polish(self, np.clip(minima.theta[best] + jitter, self.box.low, self.box.high),
+                      ladder=(self.objective.threshold,), max_iterations=200)  # fmt: skip
+        lowest = np.array([int(np.argmin(near.value))])
+        return merge(minima, select(near, lowest), best)
 
     def starts(self, wanted, seed):
         if wanted is not None and not isinstance(wanted, int):

@@ -68,6 +68,7 @@ class DataConstrainedProblem(FormProblem):
     """E + A/N_eff^alpha + B/D_eff^beta with repeats (Muennighoff et al. 2023); needs a column unique_tokens."""
 
     law_class = FORMS["data_constrained"]
+    neighbours = 16
     names = ("log_E", "log_A", "log_B", "alpha", "beta", "log_R_D_star", "log_R_N_star")
 
     def __init__(self, data, objective, bounds=None):

@@ -91,8 +91,11 @@ def cluster_labels(data, cluster: Any) -> np.ndarray:
 
 def counts(rng: np.random.Generator, resamples: int, n: int) -> np.ndarray:
     """How often each of n things is drawn (resamples, n), as floats."""
-    drawn = rng.integers(0, n, (resamples, n)) + n * np.arange(resamples)[:, None]
-    return np.bincount(drawn.ravel(), minlength=resamples * n).astype(float).reshape(resamples, n)
+    drawn = rng.integers(0, n, (resamples, n), dtype=np.int32)
+    out = np.empty((resamples, n))
+    for k, row in enumerate(drawn):
+        out[k] = np.bincount(row, minlength=n)
+    return out
 
 
 def _resampled(problem, theta, resamples, rng, labels):
