@@ -34,6 +34,8 @@ _OPTIONS = (
                  help="1 envelope, 2 isoFLOP parabolas, 3 parametric; all: side by side."),
     click.option("--isoflop-budgets", metavar="C,C,..", help="Budgets of the isoFLOP curves; default: found by their FLOPs."),
     click.option("--curves", metavar="COLUMN", help="Approach 1: the column that names the training curve of a row."),
+    click.option("--envelope", type=click.Choice(["interior", "all"]), default="interior", show_default=True,
+                 help="Approach 1: FLOP levels that count: not those that the smallest or largest size wins, or all."),
     click.option("--holdout", type=click.Choice(["top", "none"]), help="top: fit below the largest decade of compute and "
                  "predict it (default with enough runs)."),
     click.option("--compare", is_flag=False, flag_value="default", metavar="FORM,..",
@@ -85,7 +87,7 @@ def command(ctx: click.Context, **options: Any) -> None:
 
 
 _STUDY = ("resamples", "cluster", "parametric", "method", "level", "budget", "approach", "isoflop_budgets", "curves",
-          "holdout", "compare", "seed")  # fmt: skip
+          "envelope", "holdout", "compare", "seed")  # fmt: skip
 _FIT = ("form", "delta", "loss_function", "weights", "starts")
 
 
@@ -114,6 +116,7 @@ def _options(own: dict[str, Any]) -> "StudyOptions":
         if listed
         else None,
         curves=own["curves"],
+        envelope=own["envelope"],
         holdout={None: None, "top": True, "none": False}[own["holdout"]],
         compare=() if compare is None else DEFAULT_FORMS if compare == "default" else tuple(compare.split(",")),
     )

@@ -35,7 +35,8 @@ class Answer:
             out |= _isoflop_dict(self.detail)
         if isinstance(self.detail, Envelope):
             out |= {"levels": len(self.detail.flops), "levels_tried": self.detail.n_levels,
-                    "curves": self.detail.n_curves, "warnings": list(self.detail.warnings)}  # fmt: skip
+                    "curves": self.detail.n_curves, "curves_by": self.detail.curves_by, "winners": self.detail.winners,
+                    "D_exponent": self.detail.D_law.exponent, "warnings": list(self.detail.warnings)}  # fmt: skip
         return out
 
 
@@ -53,12 +54,13 @@ class SideBySide:
 
 
 def side_by_side(fit: FitResult, found: Intervals | None, budget: float, *, curves: np.ndarray | None = None,
-                 budgets=None, wanted: str = "all", draws=None, level: float = 0.95, seed: int = 0) -> SideBySide:  # fmt: skip
-    """Answers of the wanted approaches ("1", "2", "3" or "all") at a budget in FLOP."""
+                 budgets=None, wanted: str = "all", draws=None, level: float = 0.95, seed: int = 0,
+                 winners: str = "interior") -> SideBySide:  # fmt: skip
+    """Answers of the wanted approaches ("1", "2", "3" or "all") at a budget in FLOP; `winners` as in `fit_envelope`."""
     data = fit.problem.data
     answers = {}
     if wanted in ("1", "all"):
-        answers["1"] = _envelope_answer(data, budget, curves, level, seed)
+        answers["1"] = _envelope_answer(data, budget, curves, level, seed, winners)
     if wanted in ("2", "all"):
         answers["2"] = _isoflop_answer(data, budget, budgets, level, seed)
     if wanted in ("3", "all"):
@@ -66,9 +68,9 @@ def side_by_side(fit: FitResult, found: Intervals | None, budget: float, *, curv
     return SideBySide(budget, answers, _disagreement(fit, answers))
 
 
-def _envelope_answer(data: RunData, budget, curves, level, seed) -> Answer:
+def _envelope_answer(data: RunData, budget, curves, level, seed, winners) -> Answer:
     try:
-        found = fit_envelope(data, curves, seed=seed, level=level)
+        found = fit_envelope(data, curves, seed=seed, level=level, winners=winners)
     except FitError as error:
         return Answer("1", reason=str(error))
     return _power_answer("1", found, budget, level)
@@ -161,6 +163,7 @@ def _listed(pair):
 def _isoflop_dict(found: Isoflop) -> dict[str, Any]:
     return {
         "D_exponent": None if found.D_law is None else found.D_law.exponent,
+        "D_exponent_interval": None if found.D_law is None else _listed(found.D_law.interval),
         "sum_of_exponents": found.total,
         "budgets": [
             {"flops": b.flops, "n_runs": len(b.rows), "n_sizes": b.n_sizes, "accepted": b.accepted, "reason": b.rejected,

@@ -45,6 +45,7 @@ class StudyOptions:
     approach: str = "3"
     isoflop_budgets: tuple[float, ...] | None = None
     curves: str | None = None
+    envelope: str = "interior"  # which FLOP levels of approach 1 count; or "all"
     holdout: bool | None = None  # None: when there are enough runs
     compare: tuple[str, ...] = ()
     diagnose: bool = True
@@ -186,7 +187,7 @@ def _sides(fit, found, draws, budget, o: StudyOptions, data) -> SideBySide:
             raise FitError(f'curves: no column "{o.curves}".')
         curves = np.asarray(data.table[o.curves])
     return side_by_side(fit, found, budget, curves=curves, budgets=o.isoflop_budgets, wanted=o.approach, draws=draws,
-                        level=o.level, seed=o.seed)  # fmt: skip
+                        level=o.level, seed=o.seed, winners=o.envelope)  # fmt: skip
 
 
 def _beyond(runs: Any, data) -> list[str]:

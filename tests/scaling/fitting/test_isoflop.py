@@ -138,6 +138,47 @@ def test_envelope_refuses_a_staircase(table):
         fit_envelope(run_data(table("gadre_rpj")))
 
 
+@pytest.fixture
+def checkpoints(shared):
+    runs = pd.read_csv(shared / "misfitting_ckpts.csv")
+    return runs.rename(columns={"n_params": "params", "n_tokens": "tokens", "run": "run_id"})
+
+
+@pytest.mark.parametrize("share, known", [(0.1, "frac>0.1"), (0.0, "all")])
+def test_published_envelope_counts_every_level(checkpoints, golden, share, known):
+    known = golden["special"][f"approach1_misfitting_ckpts_{known}"]
+    found = fit_envelope(run_data(checkpoints[checkpoints.frac > share]), winners="all", resamples=0)
+    assert found.curves_by == "run_id"
+    assert (len(found.flops), len(np.unique(found.N))) == (known["n_grid"], known["distinct_N"])
+    assert found.N_law.exponent == pytest.approx(known["a_N"], rel=1e-9)
+    assert found.N_law.log_coefficient == pytest.approx(known["intercept_ln"], rel=1e-9)
+    assert any("draws the exponent" in text for text in found.warnings)
+
+
+@pytest.mark.parametrize("law, everything", [
+    (ChinchillaLaw(1.81, 51.4, 467476, 0.2003, 0.6357), 0.56),
+    (ChinchillaLaw(2.43, 1528, 3.34e5, 0.4164, 0.6236), 0.53),
+    (ChinchillaLaw(1.8, 3000, 500, 0.5, 0.33), 0.49),
+])  # fmt: skip
+def test_on_that_grid_interior_winners_give_a_known_law_back_and_all_winners_do_not(checkpoints, law, everything):
+    runs = run_data(checkpoints.assign(loss=law.loss(checkpoints.params, checkpoints.tokens)))
+    assert fit_envelope(runs, resamples=0).N_law.exponent == pytest.approx(law.N_exponent, abs=0.015)
+    assert fit_envelope(runs, winners="all", resamples=0).N_law.exponent == pytest.approx(everything, abs=0.01)
+
+
+def test_the_lowest_of_several_runs_at_one_level_is_the_envelope_and_weight_zero_leaves_out():
+    law = ChinchillaLaw(1.7, 400, 400, 0.32, 0.32)
+    N, D = np.repeat(np.geomspace(1e7, 1e10, 31), 60), np.tile(np.geomspace(1e8, 1e13, 60), 31)
+    runs = pd.DataFrame({"params": N, "tokens": D, "loss": law.loss(N, D)})
+    clean = fit_envelope(run_data(runs), resamples=0).N_law.exponent
+    worse = pd.concat([runs.assign(loss=runs.loss * 1.3), runs, runs.assign(loss=runs.loss * 1.1)])
+    assert fit_envelope(run_data(worse), resamples=0).N_law.exponent == pytest.approx(clean, rel=1e-12)
+    lucky = pd.concat([runs.assign(w=1.0), runs[runs.params < 1e8].assign(loss=1.0, w=0.0)])
+    assert fit_envelope(run_data(lucky, "w"), resamples=0).N_law.exponent == pytest.approx(clean, rel=1e-12)
+    with pytest.raises(FitError, match="Known: interior, all"):
+        fit_envelope(run_data(runs), winners="edges")
+
+
 def test_disagreement_is_the_headline():
     law = ChinchillaLaw(1.7, 3000, 60, 0.465, 0.155)
     runs = synthetic_isoflop(law, np.geomspace(1e19, 1e22, 7), sizes=15, decades=3.0, noise=2e-4, seed=1)
