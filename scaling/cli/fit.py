@@ -41,7 +41,7 @@ _OPTIONS = (
     click.option("--compare", is_flag=False, flag_value="default", metavar="FORM,..",
                  help="Rank forms by AICc, BIC and hold-out error; alone: tied, chinchilla, kaplan, interaction."),
     click.option("--group-by", metavar="COLUMN", help="One fit for each value of this column."),
-    click.option("--seed", type=int, default=0, show_default=True, help="Seed of the resamples."),
+    click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the resamples."),
     click.option("--details", is_flag=True, help="Print every table of the diagnostics."),
     click.option("--json", "as_json", is_flag=True, help="Print JSON at full precision."),
     click.option("--out", metavar="FILE", help="Write the JSON and the joint draws, for scale allocate --law."),
@@ -70,6 +70,8 @@ def command(ctx: click.Context, **options: Any) -> None:
     """
     as_json, out, plot, details = (options.pop(name) for name in ("as_json", "out", "plot", "details"))
     group_by = options.pop("group_by")
+    if options["parametric"] and options["cluster"]:
+        raise click.UsageError("--parametric draws from the law and knows no clusters; leave out it or --cluster.")
     own = {name: options.pop(name) for name in (*_STUDY, *_FIT)}
     if group_by and plot:
         raise click.UsageError("--plot draws one fit; choose a group with --where in place of --group-by.")
@@ -105,7 +107,7 @@ def _options(own: dict[str, Any]) -> "StudyOptions":
     listed = own["isoflop_budgets"]
     return StudyOptions(
         resamples=own["resamples"],
-        kind="parametric" if own["parametric"] else "runs",
+        kind="parametric" if own["parametric"] else None,
         cluster=own["cluster"],
         level=own["level"],
         method=own["method"],
@@ -126,7 +128,7 @@ def _by_group(runs, column: str, own: dict[str, Any]) -> "dict[str, Study]":
     """One study for each value of a column; a group that cannot be read at all stops the command."""
     studies = {}
     for value, table in runs.table.groupby(column, sort=True):
-        part = replace(runs, table=table.reset_index(drop=True), labels=[])
+        part = _group(runs, column, value, table.reset_index(drop=True))
         try:
             studies[str(value)] = _study(part, own)
         except FitError as error:
@@ -134,6 +136,16 @@ def _by_group(runs, column: str, own: dict[str, Any]) -> "dict[str, Study]":
     if not studies:
         raise InputError(f"--group-by {column}: every value is empty.")
     return studies
+
+
+def _group(runs, column: str, value: Any, table):
+    """The runs of one group, with what was left out of it alone."""
+    left = runs.left_out
+    if left is not None and column in left.columns:
+        left = left[left[column] == value]
+    lines = None if left is None else set(left["row"]) if "row" in left.columns else None
+    excluded = runs.excluded if lines is None else [item for item in runs.excluded if item.row in lines]
+    return replace(runs, table=table, labels=[], left_out=left, excluded=excluded, n_rows=len(table) + len(excluded))
 
 
 def _report(studies: "dict[str, Study]", as_json: bool, out: str | None, details: bool) -> None:
@@ -156,6 +168,9 @@ def _report(studies: "dict[str, Study]", as_json: bool, out: str | None, details
             warn(lead + message)
         if not study.fit.usable:
             click.echo(f"Error: {lead}fit: {study.fit.status}. {study.fit.message}", err=True)
+        elif not _answers(study):
+            for answer in study.approaches.answers.values() if study.approaches else ():
+                click.echo(f"Error: {lead}fit: {answer.reason}", err=True)
         elif study.fit.status != "converged":
             warn(f"{lead}{study.fit.status}: {study.fit.message}")
 

@@ -3,6 +3,7 @@
 from scaling.cli.output import format_table
 from scaling.fitting.holdout import rms_log_residual
 from scaling.fitting.intervals import Intervals
+from scaling.fitting.quantities import has_split
 from scaling.fitting.study import Study
 from scaling.quantities import format_quantity
 
@@ -35,7 +36,7 @@ def _constants(study: Study) -> str:
     if fit.law is None:
         return ""
     values = dict(fit.law.constants())
-    for name in ("N_exponent", "D_exponent"):
+    for name in ("N_exponent", "D_exponent") if has_split(fit) else ():
         value = getattr(fit.law, name, None)
         if value is not None:
             values[name] = value
@@ -147,9 +148,14 @@ def _influence(study: Study, details: bool) -> str:
         return ""
     items = [*found.runs, *found.sizes, *found.handfuls] if details else [*found.runs[:5], *found.handfuls[:1]]
     rows = [(item.what if len(item.what) < 60 else item.what[:57] + "...", format_quantity(item.N), format_quantity(item.D),
-             f"{item.loss:.4g}", f"{item.change:+.1%}") for item in items]  # fmt: skip
+             f"{item.loss:.4g}", _change(item.change)) for item in items]  # fmt: skip
     head = ("left out", "N", "D", "loss", f"N* at {found.budget:.3g}")
     return "Most influential:\n" + format_table(head, rows)
+
+
+def _change(change: float) -> str:
+    """A change of N*, which may be of many orders of magnitude where the runs say nothing of it."""
+    return f"{change:+.1%}" if -0.999 < change < 10 else f"{1 + change:.2g}x"
 
 
 def _specifications(study: Study) -> str:

@@ -10,7 +10,7 @@ from scaling.fitting.data import RunData
 from scaling.fitting.envelope import Envelope, fit_envelope
 from scaling.fitting.intervals import Intervals
 from scaling.fitting.isoflop import WIDE, Isoflop, fit_isoflop
-from scaling.fitting.quantities import derived, is_five, quantiles
+from scaling.fitting.quantities import has_split, log_N, quantiles
 from scaling.fitting.result import FitResult
 
 
@@ -103,16 +103,34 @@ def _power_answer(name: str, found, budget, level) -> Answer:
 
 
 def _parametric_answer(fit, found, draws, budget, level) -> Answer:
-    if not fit.usable or not is_five(fit.names):
+    if not fit.usable:
         return Answer("3", reason=f"{fit.form}: {fit.status}. {fit.message}")
-    estimate = derived(fit.theta, budget)
-    params_interval = None
+    if not has_split(fit):
+        return Answer("3", reason=f"{fit.form}: no best split of a budget. {fit.message}")
+    log_params = log_N(fit, fit.theta, budget)
+    if log_params is None:
+        return Answer("3", reason=f"the form {fit.form} has no split of a budget.")
+    exponent = _slope(fit, fit.theta, budget)
+    interval = params_interval = None
+    tails = [50 * (1 - level), 50 * (1 + level)]
     if draws is not None and len(draws.draws) >= 20:
-        values = derived(draws.draws, budget)["params"]
-        low, high = quantiles(values, [50 * (1 - level), 50 * (1 + level)])
+        drawn = log_N(fit, draws.draws, budget)
+        assert drawn is not None
+        low, high = quantiles(np.exp(np.minimum(drawn, 700.0)), tails)
         params_interval = (float(low), float(high))
-    interval = found.interval["N_exponent"] if found is not None else None
-    return Answer("3", float(estimate["N_exponent"]), interval, float(estimate["params"]), params_interval)
+        low, high = quantiles(_slope(fit, draws.draws, budget), tails)
+        interval = (float(low), float(high))
+    if found is not None and "N_exponent" in found.interval:  # by the method that was asked for
+        interval = found.interval["N_exponent"]
+    with np.errstate(over="ignore"):
+        return Answer("3", float(exponent), interval, float(np.exp(log_params)), params_interval)
+
+
+def _slope(fit, theta, budget: float) -> np.ndarray:
+    """d log N* / d log C at the budget: the exponent of N, for forms whose optimum is no power law as well."""
+    up, down = log_N(fit, theta, budget * 1.1), log_N(fit, theta, budget / 1.1)
+    assert up is not None and down is not None
+    return (up - down) / (2 * np.log(1.1))
 
 
 def _disagreement(fit: FitResult, answers: dict[str, Answer]) -> str | None:

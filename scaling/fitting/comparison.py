@@ -69,7 +69,7 @@ def compare_forms(runs: Any, forms: tuple[str, ...] = DEFAULT_FORMS, **options: 
 def _rank(fit: FitResult) -> Ranked:
     if not fit.usable:
         return Ranked(fit.form, fit, reason=fit.message)
-    deviance, n, k = _deviance(fit), fit.n_runs, fit.n_parameters + 1
+    deviance, n, k = _deviance(fit), int((fit.problem.data.weights > 0).sum()), fit.n_parameters + 1
     aicc = deviance + 2 * k + 2 * k * (k + 1) / (n - k - 1) if n > k + 1 else None
     if aicc is None:
         return Ranked(fit.form, fit, reason=f"{n} runs are too few for AICc with {k} constants.")
@@ -83,8 +83,8 @@ def _rank(fit: FitResult) -> Ranked:
 
 def _deviance(fit: FitResult) -> float:
     """-2 log likelihood at its best scale."""
-    data, n = fit.problem.data, fit.n_runs
-    w = data.weights
+    data = fit.problem.data
+    w, n = data.weights, int((data.weights > 0).sum())
     r = residuals(fit)
     if fit.loss_function == "mse":
         r = data.loss * -np.expm1(-r)

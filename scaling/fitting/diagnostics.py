@@ -9,7 +9,7 @@ import numpy as np
 from scaling.errors import FitError
 from scaling.fitting.holdout import refit_on, residuals
 from scaling.fitting.parametric import fit_law
-from scaling.fitting.quantities import derived
+from scaling.fitting.quantities import derived, has_split
 from scaling.fitting.regression import f_tail, student_t
 from scaling.fitting.result import FitResult
 
@@ -74,6 +74,8 @@ def specification(what: str, fit: FitResult, budget: float) -> Specification:
     if not fit.usable:
         return Specification(what, fit.n_runs, str(fit.status))
     found = {name: float(value) for name, value in derived(fit.theta, budget).items()}
+    if not has_split(fit):
+        return Specification(what, fit.n_runs, str(fit.status), E=found["E"])
     return Specification(what, fit.n_runs, str(fit.status), found["N_exponent"], found["params"],
                          found["tokens_per_param"], found["E"])  # fmt: skip
 
@@ -140,8 +142,7 @@ def column_of(table, roles, *names: str) -> str | None:
 def trends(fit: FitResult, runs: Any = None) -> list[Trend]:
     """Residuals, clipped at 3 robust standard deviations, against log N, log D, and batch size and learning rate where
     the table has them."""
-    data = fit.problem.data
-    r = residuals(fit)
+    data, r = _used(fit)
     reach = 4.5 * float(np.median(np.abs(r - np.median(r))))  # 3 standard deviations of normal noise
     r = np.clip(r, np.median(r) - reach, np.median(r) + reach)
     columns = {"params": data.N, "tokens": data.D}
@@ -155,6 +156,13 @@ def trends(fit: FitResult, runs: Any = None) -> list[Trend]:
             columns[label] = np.asarray(data.table[name], float)
     found = (_trend(name, values, r) for name, values in columns.items())
     return [trend for trend in found if trend is not None]
+
+
+def _used(fit: FitResult):
+    """The runs of positive weight, and their residuals."""
+    data, r = fit.problem.data, residuals(fit)
+    used = data.weights > 0
+    return (data, r) if used.all() else (data.take(used), r[used])
 
 
 def _trend(name, values, r) -> Trend | None:
@@ -175,14 +183,13 @@ def lack_of_fit(fit: FitResult) -> LackOfFit | None:
 
     Least squares on log residuals: mean square of the replicate means about the law, over the pure error.
     """
-    data = fit.problem.data
+    data, r = _used(fit)
     cells = np.unique(np.stack([data.N, data.D]), axis=1, return_inverse=True)[1].ravel()
     counts = np.bincount(cells)
     pure_degrees = int(data.n - len(counts))
     model_degrees = len(counts) - fit.n_parameters
     if pure_degrees < 2 or model_degrees < 1:
         return None
-    r = residuals(fit)
     means = np.bincount(cells, r) / counts
     pure = float(((r - means[cells]) ** 2).sum()) / pure_degrees
     if pure <= 0:

@@ -7,10 +7,12 @@ import numpy as np
 
 from scaling.errors import FitError
 from scaling.fitting.data import RunData
+from scaling.fitting.identifiability import groups
 from scaling.fitting.result import FitResult
 
 MIN_TRAIN = 10
 DECADE = 10.0
+UNDETERMINED = 0.02  # share of resamples
 
 
 @dataclass(frozen=True)
@@ -53,13 +55,17 @@ def can_hold_out(data: RunData) -> bool:
     return int(test.sum()) >= 2 and int((~test).sum()) >= MIN_TRAIN
 
 
-def hold_out(fit: FitResult, *, resamples: int = 1000, level: float = 0.95, seed: int = 0) -> Holdout:
+def hold_out(fit: FitResult, *, resamples: int = 1000, level: float = 0.95, seed: int = 0, kind: str | None = None,
+             cluster: str | None = None) -> Holdout:  # fmt: skip
     """Refit `fit` without its largest decade of compute and predict it; every option of the fit holds in the refit.
 
-    The predictive interval of a loss combines the joint draws of the refit with its residuals. Raises FitError when
-    fewer than 10 runs lie below the largest decade or none above, or the runs below determine no law.
+    The predictive interval of a loss combines the joint draws of the refit (`kind` and `cluster` as in `bootstrap`) with
+    its residuals. Runs of weight zero take no part. Raises FitError when fewer than 10 runs lie below the largest decade
+    or none above, or the runs below determine no law.
     """
     data = fit.problem.data
+    if not (data.weights > 0).all():
+        data = data.take(data.weights > 0)
     test, threshold = split_top(data)
     if int((~test).sum()) < MIN_TRAIN or not test.any():
         raise FitError(f"hold-out: {int((~test).sum())} runs below {threshold:.3g} FLOP and {int(test.sum())} above; at "
@@ -70,7 +76,7 @@ def hold_out(fit: FitResult, *, resamples: int = 1000, level: float = 0.95, seed
     held = data.take(test)
     predicted = predict(train, held)
     error = predicted / held.loss - 1
-    covered = _covered(train, held, resamples, level, seed) if resamples else None
+    covered = _covered(train, held, resamples, level, seed, kind, cluster) if resamples else None
     return Holdout(
         rule=f"flops > largest / {DECADE:g}", threshold=threshold, n_train=train.n_runs, n_test=held.n,
         mean_abs=float(np.abs(error).mean()), max_abs=float(np.abs(error).max()), mean_signed=float(error.mean()),
@@ -91,6 +97,28 @@ def predict(fit: FitResult, data: RunData) -> np.ndarray:
     return np.exp(fit.problem.losses_at(fit.theta[None], data)[0])
 
 
+def resampling_kind(fit: FitResult, cluster: Any = None) -> str:
+    """How to resample: clusters if there are any; the runs; from the law where few resamples of runs would determine one.
+
+    Of n runs drawn from a handful of distinct (N, D), often fewer are distinct than the law has constants: such refits
+    end where they started and look precise.
+    """
+    if cluster is not None:
+        return "cluster"
+    return "parametric" if undetermined_share(fit) > UNDETERMINED else "runs"
+
+
+def undetermined_share(fit: FitResult) -> float:
+    """Share of resamples of runs that hold fewer distinct (N, D) than the law has constants."""
+    data = fit.problem.data
+    used = data.take(data.weights > 0)
+    cells = np.unique(np.stack([groups(used.N), groups(used.D)]), axis=1, return_inverse=True)[1].ravel()
+    if cells.max() >= 4 * fit.n_parameters:
+        return 0.0
+    drawn = cells[np.random.default_rng(0).integers(0, used.n, (1000, used.n))]
+    return float(np.mean([len(set(row)) < fit.n_parameters for row in drawn.tolist()]))
+
+
 def residuals(fit: FitResult) -> np.ndarray:
     """log L - log Lhat of each run of a fit: above zero where the run is worse than the law."""
     data = fit.problem.data
@@ -102,10 +130,15 @@ def rms_log_residual(fit: FitResult) -> float | None:
     return None if fit.law is None else float(np.sqrt(np.mean(residuals(fit) ** 2)))
 
 
-def _covered(train: FitResult, held: RunData, resamples: int, level: float, seed: int) -> float | None:
+def _covered(train: FitResult, held: RunData, resamples: int, level: float, seed: int, kind: str | None,
+             cluster: str | None) -> float | None:  # fmt: skip
     from scaling.fitting.resampling import bootstrap
 
-    draws = bootstrap(train, resamples, seed=seed)
+    kind = kind or resampling_kind(train, cluster)
+    try:
+        draws = bootstrap(train, resamples, kind=kind, cluster=cluster if kind == "cluster" else None, seed=seed)
+    except FitError:
+        return None  # the runs below are of one cluster
     if len(draws.draws) < 20:
         return None
     losses = train.problem.losses_at(draws.draws, held)  # (R, m), log

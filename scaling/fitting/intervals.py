@@ -12,11 +12,12 @@ from statistics import NormalDist
 import numpy as np
 
 from scaling.errors import FitError
-from scaling.fitting.quantities import derived, deviation, is_five, quantiles
+from scaling.fitting.quantities import SPLIT, derived, deviation, has_split, is_five, quantiles
 from scaling.fitting.resampling import Bootstrap, cluster_labels, leave_out
 from scaling.fitting.result import FitResult
 
 METHODS = ("percentile", "bca")
+TAIL = 5  # draws beyond each end of an interval, below which its ends are chance
 DISAGREE = 2.0  # bootstrap and Hessian standard errors that differ by more than this factor get a line
 
 
@@ -83,15 +84,23 @@ def intervals(
         correlation=_correlations(draws),
         at_bound=int((draws.draws[:, 0] <= fit.problem.box.low[0] + 1e-6).sum()) if is_five(fit.names) else 0,
         budget=budget,
-        warnings=tuple(_warnings(fit, draws, of)),
+        warnings=tuple(_warnings(fit, draws, of, level)),
     )
 
 
 def quantities_of(fit: FitResult, budget: float | None) -> Callable[[np.ndarray], dict[str, np.ndarray]]:
     """What is reported of this fit's form, as a function of its fit variables (..., p)."""
+    if not has_split(fit):
+        of = quantities_of_constants(fit)
+        return lambda theta: {name: value for name, value in of(theta).items() if name not in SPLIT}
     if is_five(fit.names):
         return lambda theta: derived(theta, budget)
     return lambda theta: fit.problem.quantities(theta, budget)
+
+
+def quantities_of_constants(fit: FitResult) -> Callable[[np.ndarray], dict[str, np.ndarray]]:
+    """The same without a budget."""
+    return derived if is_five(fit.names) else lambda theta: fit.problem.quantities(theta, None)
 
 
 def _bca(values, estimate, jack, level) -> tuple[float, float]:
@@ -133,7 +142,7 @@ def _correlations(draws: Bootstrap) -> dict[str, float]:
     return {name: float(value) for name, value in pairs.items() if np.isfinite(value)}
 
 
-def _warnings(fit: FitResult, draws: Bootstrap, of: Callable) -> list[str]:
+def _warnings(fit: FitResult, draws: Bootstrap, of: Callable, level: float) -> list[str]:
     out = []
     if draws.not_converged:
         share = draws.not_converged / draws.resamples
@@ -142,10 +151,13 @@ def _warnings(fit: FitResult, draws: Bootstrap, of: Callable) -> list[str]:
         )
     if draws.clusters is not None and draws.clusters < 10:
         out.append(f"Only {draws.clusters} clusters: intervals from so few are too narrow.")
+    if len(draws.draws) * (1 - level) / 2 < TAIL:
+        out.append(f"{len(draws.draws)} resamples leave fewer than {TAIL} in each tail of a {level:.0%} interval; take "
+                   f"{math.ceil(2 * TAIL / (1 - level)):,} or more.")  # fmt: skip
     errors = hessian_errors(fit, of)
     values = of(draws.draws)
     for name in ("N_exponent", "params") if is_five(fit.names) else ():
-        if name not in errors or errors[name] <= 0:
+        if errors.get(name, 0.0) <= 0:
             continue
         spread = robust_error(values[name])
         ratio = spread / errors[name]

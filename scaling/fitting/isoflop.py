@@ -77,8 +77,10 @@ def fit_isoflop(
 ) -> Isoflop:
     """Approach 2 on runs grouped by their FLOPs: into the given budgets, or into groups within `tolerance` of each other.
 
-    Raises FitError when no group holds runs of at least 3 sizes.
+    Runs of weight zero are left out: `rows` count the others. Raises FitError when no group holds runs of 3 sizes.
     """
+    if not (data.weights > 0).all():
+        data = data.take(data.weights > 0)
     members = group_budgets(data.flops, budgets, tolerance)
     found = tuple(_budget(data, flops, rows) for flops, rows in members)
     if not any(b.n_sizes >= 3 for b in found):

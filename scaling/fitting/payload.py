@@ -8,6 +8,7 @@ import numpy as np
 from scaling.fit_file import FIT_FORMAT, encode_draws
 from scaling.fitting.holdout import rms_log_residual
 from scaling.fitting.intervals import Intervals
+from scaling.fitting.quantities import has_split
 from scaling.fitting.result import FitResult
 from scaling.laws import law_to_dict
 
@@ -32,8 +33,8 @@ def fit_dict(fit: FitResult) -> dict[str, Any]:
         "n_parameters": fit.n_parameters,
         "excluded": [exclusion_dict(item) for item in fit.excluded],
         "starts": {"tried": fit.n_starts, "agreeing": fit.n_agreeing},
-        "N_exponent": getattr(law, "N_exponent", None),
-        "D_exponent": getattr(law, "D_exponent", None),
+        "N_exponent": getattr(law, "N_exponent", None) if has_split(fit) else None,
+        "D_exponent": getattr(law, "D_exponent", None) if has_split(fit) else None,
         "condition": finite(fit.condition),
         "gradient": finite(fit.gradient),
         "at_bounds": list(fit.at_bounds),
@@ -67,9 +68,9 @@ def intervals_dict(found: Intervals) -> dict[str, Any]:
 
 def budget_dict(found: Intervals) -> dict[str, Any] | None:
     """The best split at the budget, with its intervals."""
-    if found.budget is None:
-        return None
     names = [name for name in AT_BUDGET if name in found.estimate]
+    if found.budget is None or not names:
+        return None
     return {
         "flops": found.budget,
         **{name: found.estimate[name] for name in names},

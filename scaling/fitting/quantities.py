@@ -1,10 +1,13 @@
 """What follows from the constants: exponents, and the best split of a budget 6ND = C, for one law or thousands of draws."""
 
+from typing import Any
+
 import numpy as np
 
 from scaling.fitting.kernel import NAMES
 
 CONSTANTS = ("E", "A", "B", "alpha", "beta")
+SPLIT = ("N_exponent", "D_exponent", "params", "tokens", "tokens_per_param", "loss")  # what follows from a best split
 
 
 def derived(theta: np.ndarray, budget: float | None = None) -> dict[str, np.ndarray]:
@@ -36,6 +39,22 @@ def log_optimum(theta: np.ndarray, budget: float | np.ndarray) -> tuple[np.ndarr
 def is_five(names) -> bool:
     """Whether fit variables are those of the five-constant law."""
     return tuple(names) == NAMES
+
+
+def has_split(fit: Any) -> bool:
+    """Whether the runs show a best split of a budget: not if the term of N or of D went to zero."""
+    return not {"A", "B"} & set(fit.at_bounds)
+
+
+def log_N(fit: Any, theta: np.ndarray, budget: float) -> np.ndarray | None:
+    """log N* at a budget for fit variables (..., p) of any form; None for a form, or a fit, without a best split."""
+    if not has_split(fit):
+        return None
+    if is_five(fit.names):
+        return log_optimum(theta, budget)[0]
+    found = fit.problem.quantities(theta, budget).get("params")
+    with np.errstate(divide="ignore"):
+        return None if found is None else np.log(found)
 
 
 def quantiles(values: np.ndarray, percent) -> np.ndarray:

@@ -17,12 +17,13 @@ from scaling.fitting.diagnostics import (
     specification_table,
     trends,
 )
-from scaling.fitting.holdout import Holdout, can_hold_out, hold_out, residuals
+from scaling.fitting.doubts import doubts
+from scaling.fitting.holdout import Holdout, can_hold_out, hold_out, resampling_kind, residuals
 from scaling.fitting.influence import Influence, influence
 from scaling.fitting.intervals import Intervals, intervals
 from scaling.fitting.parametric import fit_law
 from scaling.fitting.payload import budget_dict, draws_dict, fit_dict, intervals_dict
-from scaling.fitting.quantities import is_five
+from scaling.fitting.quantities import has_split, is_five
 from scaling.fitting.resampling import Bootstrap, bootstrap, default_resamples
 from scaling.fitting.result import FitResult
 from scaling.fitting.verdict import Verdict, verdict
@@ -36,7 +37,7 @@ class StudyOptions:
     """What to do around the fit."""
 
     resamples: int | None = None  # None: 4000, fewer for very large tables and other forms; 0: none
-    kind: str = "runs"  # or "parametric"; a cluster column makes it "cluster"
+    kind: str | None = None  # "runs" or "parametric"; None: runs, unless too few are distinct; a cluster column: "cluster"
     cluster: str | None = None
     level: float = 0.95
     method: str = "percentile"
@@ -125,18 +126,18 @@ def study(runs: Any, options: StudyOptions | None = None, **fit_options: Any) ->
     trouble: tuple[str, ...] = ()
     if o.resamples != 0:
         draws = _draws(fit, o)
-        trouble = _too_few(draws)
-    if trouble:
+        trouble = (*_too_few(draws), *_other_kind(fit, draws, o))
+    if draws is not None and _too_few(draws):
         draws = None
     if draws is not None:
         found = intervals(fit, draws, level=o.level, method=o.method, budget=budget, cluster=o.cluster)
     held = _held_out(fit, o)
     sides = None if o.approach == "3" else _sides(fit, found, draws, budget, o, data)
-    five, few = is_five(fit.names), o.diagnose and data.n <= MANY
+    five, few = is_five(fit.names) and has_split(fit), o.diagnose and data.n <= MANY
     pull = influence(fit, budget) if five and few else None
     lack = lack_of_fit(fit) if few else None
     drift = tuple(trends(fit, runs)) if o.diagnose else ()
-    judged = verdict(fit, draws, holdout=held, influence=pull, lack=lack, extra=tuple(_beyond(runs, data)),
+    judged = verdict(fit, draws, holdout=held, influence=pull, lack=lack, extra=(*_beyond(runs, data), *_doubts(runs, data, o)),
                      disagreement=sides.disagreement if sides else None)  # fmt: skip
     return Study(
         fit, judged, budget, draws, found, held, sides, comparison, pull,
@@ -157,7 +158,25 @@ def _draws(fit: FitResult, o: StudyOptions) -> Bootstrap:
         resamples = default_resamples(fit.problem.data.n)
         if not is_five(fit.names):
             resamples = min(resamples, OTHER_FORM_RESAMPLES)
-    return bootstrap(fit, resamples, kind="cluster" if o.cluster else o.kind, cluster=o.cluster, seed=o.seed)
+    return bootstrap(fit, resamples, kind=_kind(fit, o), cluster=o.cluster, seed=o.seed)
+
+
+def _kind(fit: FitResult, o: StudyOptions) -> str:
+    if o.cluster is not None and o.kind == "parametric":
+        raise FitError("parametric resamples come from the law and know no clusters: leave out --cluster or --parametric.")
+    return o.kind if o.kind == "parametric" else resampling_kind(fit, o.cluster)
+
+
+def _other_kind(fit: FitResult, draws: Bootstrap, o: StudyOptions) -> tuple[str, ...]:
+    """That the resamples are from the law although nobody asked for it."""
+    if draws.kind != "parametric" or o.kind == "parametric":
+        return ()
+    return (f"the {fit.n_runs} runs hold so few distinct (N, D) that resamples of them often determine no law: resampled "
+            "from the fitted law and its residuals instead, as by --parametric.",)  # fmt: skip
+
+
+def _doubts(runs: Any, data, o: StudyOptions) -> list[str]:
+    return doubts(data, metric=getattr(runs, "metric", None), clustered=o.cluster is not None)
 
 
 def _too_few(draws: Bootstrap) -> tuple[str, ...]:
@@ -173,7 +192,8 @@ def _held_out(fit: FitResult, o: StudyOptions) -> Holdout | None:
         return None
     resamples = 0 if o.resamples == 0 else min(1000 if is_five(fit.names) else 200, default_resamples(fit.n_runs))
     try:
-        return hold_out(fit, resamples=resamples, level=o.level, seed=o.seed)
+        kind = o.kind if o.kind == "parametric" else None
+        return hold_out(fit, resamples=resamples, level=o.level, seed=o.seed, kind=kind, cluster=o.cluster)
     except FitError:
         if o.holdout:
             raise

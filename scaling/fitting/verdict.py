@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from scaling.fitting.quantities import is_five, log_optimum
+from scaling.fitting.quantities import has_split, log_N
 from scaling.fitting.result import FitResult, Status
 from scaling.quantities import format_quantity
 
@@ -14,6 +14,8 @@ TIGHT = 2.0  # usable while the 95 % interval of N* stays within this factor on 
 REACH = 100.0  # beyond the data, in compute, no fit is called usable: nothing has tested the law there
 LOOSE = 10.0  # at the largest run's own compute: an interval of N* wider than this factor identifies nothing
 POOR_HOLDOUT = 0.02  # mean error of the held-out decade
+FEW_CLUSTERS = 10
+MANY_LOST = 0.05  # of the resamples
 
 
 @dataclass(frozen=True)
@@ -36,14 +38,17 @@ def verdict(fit: FitResult, draws=None, *, holdout=None, influence=None, disagre
     """Weigh everything that is known of a fit."""
     if not fit.usable:
         return Verdict("not_identified", f"not identified: {fit.message}", (fit.message,))
-    if not is_five(fit.names):
-        line = f"provisional: {fit.form} has no split of a budget; its constants are {fit.status}."
-        return Verdict("provisional", line, extra)
+    if not has_split(fit):
+        line = f"not identified: these runs show no best split of a budget. {fit.message}"
+        return Verdict("not_identified", line, (fit.message, *extra))
     largest = float(fit.problem.data.flops.max())
-    reasons = [*_fit_reasons(fit), *_outside_reasons(holdout, influence, disagreement, lack), *extra]
+    if log_N(fit, fit.theta, largest) is None:
+        line = f"provisional: the form {fit.form} has no split of a budget; its constants are {fit.status}."
+        return Verdict("provisional", " ".join((line, *extra)), extra)
+    reasons = [*_fit_reasons(fit), *_draw_reasons(draws), *_outside_reasons(holdout, influence, disagreement, lack), *extra]
     if draws is None or len(draws.draws) < 20:
-        return Verdict("provisional", f"provisional: no intervals were made. {' '.join(reasons)}".strip(),
-                       ("no intervals were made", *reasons))  # fmt: skip
+        why = "no intervals were made" if draws is None else f"{len(draws.draws)} draws are too few for an interval"
+        return Verdict("provisional", f"provisional: {why}. {' '.join(reasons)}".strip(), (why, *reasons))
     if fit.status is Status.AT_BOUND:  # draws that sit on a bound do not spread: their interval says nothing
         return Verdict("provisional", f"provisional: {' '.join(reasons)}", tuple(reasons))
     low, high = spread(fit, draws, largest)
@@ -67,8 +72,9 @@ def verdict(fit: FitResult, draws=None, *, holdout=None, influence=None, disagre
 
 def spread(fit: FitResult, draws, budget: float, level: float = 0.95) -> tuple[float, float]:
     """The interval of N* at a budget, as factors of its estimate."""
-    log_N = log_optimum(draws.draws, budget)[0] - log_optimum(fit.theta, budget)[0]
-    low, high = np.percentile(log_N, [50 * (1 - level), 50 * (1 + level)])
+    drawn, found = log_N(fit, draws.draws, budget), log_N(fit, fit.theta, budget)
+    assert drawn is not None and found is not None
+    low, high = np.percentile(drawn - found, [50 * (1 - level), 50 * (1 + level)])
     with np.errstate(over="ignore"):
         return float(np.exp(low)), float(np.exp(high))
 
@@ -91,6 +97,15 @@ def _fit_reasons(fit: FitResult) -> list[str]:
     if fit.n_starts > 2 and fit.n_agreeing < fit.n_starts / 3:
         out.append(f"only {fit.n_agreeing} of {fit.n_starts} starts reach this minimum.")
     out += [text for text in fit.warnings if "E =" in text or text.startswith(("Only", "alpha", "beta", "Condition"))]
+    return out
+
+
+def _draw_reasons(draws) -> list[str]:
+    out = []
+    if draws is not None and draws.clusters is not None and draws.clusters < FEW_CLUSTERS:
+        out.append(f"only {draws.clusters} clusters: intervals from so few are too narrow.")
+    if draws is not None and draws.not_converged > MANY_LOST * draws.resamples:
+        out.append(f"{draws.not_converged / draws.resamples:.0%} of the resamples did not converge.")
     return out
 
 

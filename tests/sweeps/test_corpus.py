@@ -1,6 +1,7 @@
 """The corpus: what is gathered, how it is split, and what is refused."""
 
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -63,7 +64,7 @@ def test_the_cache_is_used_and_mapped(tmp_path, cache, monkeypatch):
     monkeypatch.setattr("sweeps.corpus._write_parts", lambda *args: pytest.fail("built a second time"))
     second = load_corpus(spec, cache_dir=cache)
     assert second == first and isinstance(second.train, np.memmap)
-    assert np.array_equal(second.pair_losses, first.pair_losses)
+    assert np.array_equal(second.hardness, first.hardness)
 
 
 def test_a_damaged_cache_is_named(tmp_path, cache):
@@ -74,12 +75,20 @@ def test_a_damaged_cache_is_named(tmp_path, cache):
         load_corpus(spec, cache_dir=cache)
 
 
-def test_pair_losses_are_those_of_counted_pairs(tmp_path, cache):
+def test_hardness_is_the_mean_of_what_counted_pairs_and_triples_say(tmp_path, cache, monkeypatch):
+    monkeypatch.setattr("sweeps.corpus._COUNTED_AT_ONCE", 1000)  # many parts: none may lose what spans two
     corpus = load_corpus(f"text:{write_files(tmp_path / 'texts')}", cache_dir=cache)
-    text = bytes(corpus.train)
-    pairs = sum(text[i : i + 2] == b"ba" for i in range(len(text)))
-    firsts = text[:-1].count(b"b")
-    assert corpus.pair_losses[ord("b"), ord("a")] == pytest.approx(-np.log((pairs + 0.1) / (firsts + 25.6)), rel=1e-5)
+    text, held_out = bytes(corpus.train), bytes(corpus.validation)
+    for i in (2, 100, len(held_out) - 1):
+        before, this = held_out[i - 2 : i], held_out[i : i + 1]
+        pair = (occurrences(text, before[1:] + this) + 0.1) / (occurrences(text[:-1], before[1:]) + 25.6)
+        triple = (occurrences(text, before + this) + 4 * pair) / (occurrences(text[:-1], before) + 4)
+        assert corpus.hardness[i] == pytest.approx(-(math.log(pair) + math.log(triple)) / 2, rel=1e-3)
+    assert corpus.hardness[0] == 0 and len(corpus.hardness) == len(held_out)
+
+
+def occurrences(text: bytes, part: bytes) -> int:
+    return sum(text.startswith(part, i) for i in range(len(text)))
 
 
 def test_json_lines_and_parquet_give_their_text(tmp_path, cache):
