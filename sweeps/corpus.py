@@ -19,11 +19,14 @@ import numpy as np
 from scaling.errors import InputError
 from sweeps.documents import SourceFile, list_sources, read_documents
 
-FORMAT = 4  # of the cache; raise it when the split or the layout changes
+FORMAT = 5  # of the cache; raise it when the split or the layout changes
 VALIDATION_FRACTION = 0.1
 VALIDATION_BYTES = 3_000_000  # at most: 23,000 windows of 128 bytes
 END_OF_DOCUMENT = b"\0"
 NEAR_DUPLICATE = 0.5  # share of a document's long lines that also stand in training documents
+PARTS = ("train", "validation")
+_PRIOR = 4.0  # counts
+_COUNTED_AT_ONCE = 1 << 22  # bytes
 _LONG_LINE = 24  # shorter lines ("return None", "else:") are everyone's
 
 
@@ -35,7 +38,7 @@ class Corpus:
     hash: str  # of the content of both parts: 16 hex digits
     train: np.ndarray = field(repr=False, compare=False)  # (n,) uint8
     validation: np.ndarray = field(repr=False, compare=False)  # (m,) uint8
-    pair_losses: np.ndarray = field(repr=False, compare=False)  # (256, 256): -log p(next | this) in the training part
+    hardness: np.ndarray = field(repr=False, compare=False)  # (m,) float16: of each byte of `validation`, see `_hardness`
     n_files: int
     n_documents: int
     n_duplicates: int  # whole-document copies left out
@@ -83,13 +86,14 @@ def _fingerprint(spec: str, sources: list[SourceFile]) -> str:
 def _open(spec: str, folder: Path) -> Corpus:
     try:
         meta = json.loads((folder / "meta.json").read_text())
-        pair_losses = np.load(folder / "pair_losses.npy", allow_pickle=False)
-        files = (folder / f"{part}.bin" for part in ("train", "validation"))
+        hardness = np.load(folder / "hardness.npy", mmap_mode="r", allow_pickle=False)
+        files = (folder / f"{part}.bin" for part in PARTS)
         train, validation = (np.memmap(file, dtype=np.uint8, mode="r") for file in files)
-        if (len(train), len(validation)) != (meta["train_bytes"], meta["validation_bytes"]):
+        lengths = (meta["train_bytes"], meta["validation_bytes"], meta["validation_bytes"])
+        if (len(train), len(validation), len(hardness)) != lengths:
             raise ValueError("a part has another length than its record says")
         counts = {name: meta[name] for name in ("n_files", "n_documents", "n_duplicates", "n_near_duplicates")}
-        arrays = {"train": train, "validation": validation, "pair_losses": pair_losses}
+        arrays = {"train": train, "validation": validation, "hardness": hardness}
         return Corpus(name=spec, hash=meta["hash"], folder=folder, **arrays, **counts)
     except (OSError, ValueError, KeyError) as error:
         raise InputError(f"corpus: the cache {folder} cannot be read ({error}). Delete that folder.") from error
@@ -104,8 +108,8 @@ def _build(spec: str, sources: list[SourceFile], folder: Path) -> None:
         raise InputError(f"corpus: cannot write a cache in {folder.parent} ({error.strerror or error}).") from error
     try:
         meta = _write_parts(spec, sources, temporary)
-        train = np.memmap(temporary / "train.bin", dtype=np.uint8, mode="r")
-        np.save(temporary / "pair_losses.npy", _pair_losses(train))
+        train, validation = (np.memmap(temporary / f"{part}.bin", dtype=np.uint8, mode="r") for part in PARTS)
+        np.save(temporary / "hardness.npy", _hardness(train, validation))
         (temporary / "meta.json").write_text(json.dumps(meta, indent=2))
         os.rename(temporary, folder)
     except OSError as error:
@@ -147,14 +151,30 @@ def _write_parts(spec: str, sources: list[SourceFile], folder: Path) -> dict:
     }
 
 
-def _pair_losses(tokens: np.ndarray) -> np.ndarray:
-    """-log p(next byte | byte), with a tenth of a count added everywhere: how hard a text is, roughly."""
-    counts = np.full(65536, 0.1)
-    for start in range(0, len(tokens), 1 << 22):
-        part = tokens[start : start + (1 << 22) + 1].astype(np.int64)
-        counts += np.bincount(part[:-1] * 256 + part[1:], minlength=65536)
-    table = counts.reshape(256, 256)
-    return (np.log(table.sum(axis=1, keepdims=True)) - np.log(table)).astype(np.float32)
+def _hardness(train: np.ndarray, validation: np.ndarray) -> np.ndarray:
+    """How hard each byte of `validation` is, roughly, (m,) float16: the mean of two tables' -log p(byte | before it).
+
+    One counts pairs of `train`, with a tenth of a count added everywhere; the other triples, with `_PRIOR` counts as the
+    pairs have it. The first byte of all has neither and counts as zero.
+    """
+    pairs, triples = np.zeros(256**2), np.zeros(256**3, dtype=np.int32)
+    for start in range(0, len(train), _COUNTED_AT_ONCE):
+        part = train[max(0, start - 2) : start + _COUNTED_AT_ONCE].astype(np.int32)
+        new = part if start == 0 else part[1:]
+        pairs += np.bincount(new[:-1] * 256 + new[1:], minlength=256**2)
+        np.add.at(triples, (part[:-2] * 256 + part[1:-1]) * 256 + part[2:], 1)
+    table = pairs.reshape(256, 256) + 0.1
+    after_one = (table / table.sum(axis=1, keepdims=True)).ravel()
+    contexts = triples.reshape(-1, 256).sum(axis=1)
+    text = validation.astype(np.int32)
+    last_two = text[:-1] * 256 + text[1:]
+    p = after_one[last_two]  # of the bytes from the second
+    hardness = np.zeros(len(text))
+    hardness[1:] = -np.log(p)
+    seen = triples[last_two[:-1] * 256 + text[2:]]
+    p = (seen + _PRIOR * p[1:]) / (contexts[last_two[:-1]] + _PRIOR)  # of the bytes from the third
+    hardness[2:] = (hardness[2:] - np.log(p)) / 2
+    return hardness.astype(np.float16)
 
 
 def _documents(sources: list[SourceFile]) -> Iterator[bytes]:
