@@ -15,6 +15,7 @@ import time
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import numpy as np
 import torch
 from nanogpt_reference import ReferenceGPT, ReferenceLoop
 
@@ -39,6 +40,7 @@ def main() -> None:
     parser.add_argument("--widths", type=int, nargs="+", default=None)
     parser.add_argument("--reference-batch", type=int, default=16, help="windows a step of the reference loop")
     parser.add_argument("--reference-rate", type=float, default=1e-3, help="its learning rate; nanoGPT's is 1e-3")
+    parser.add_argument("--batch-tokens", type=int, default=None, help="of ours in `column` and `grid`; else the recipe's")
     parser.add_argument("--tokens", type=float, nargs="+", default=[0.25e6, 0.5e6, 1e6, 2e6, 4e6, 8e6])
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -122,25 +124,40 @@ def our_loop(corpus, shape: Shape, batch: int, dtype: str, attention: str):
 def costs(corpus, options) -> None:
     """Shared trunks against one nanoGPT run (cosine) per cell: CPU seconds, evaluation included."""
     widths = options.widths or ([32] if options.what == "column" else [16, 24, 32, 48, 64, 96])
-    totals = [0.0, 0.0]
+    totals = [0.0, 0.0, 0.0]
     for d in widths:
         shape = make_shape(d, 2)
-        dtype, attention = choose_numerics(shape)
+        dtype, attention = choose_numerics(shape, batch_tokens=options.batch_tokens)
+        recipe = Recipe(batch_tokens=options.batch_tokens)
         configs = [
-            resolve(shape, round(tokens), corpus=corpus.name, corpus_hash=corpus.hash, dtype=dtype, attention=attention)
+            resolve(shape, round(tokens), corpus=corpus.name, corpus_hash=corpus.hash, recipe=recipe, dtype=dtype,
+                    attention=attention)
             for tokens in options.tokens
-        ]
+        ]  # fmt: skip
         ours, losses = column_seconds(configs, corpus)
         theirs, reference_losses = reference_seconds(corpus, shape, configs, options)
+        tokens = [config.realised_tokens for config in configs]
+        needed = [tokens_for(loss, tokens, reference_losses) for loss in losses]
+        for_our_losses = theirs * sum(needed) / sum(tokens)
         share = steps_trained(configs) / sum(config.steps for config in configs)
-        totals = [totals[0] + ours, totals[1] + theirs]
+        totals = [total + more for total, more in zip(totals, (ours, theirs, for_our_losses), strict=True)]
         print(
             f"d {d:3d} N {count_parameters(shape).total:7,}: ours {ours:6.1f} s, reference {theirs:6.1f} s, "
-            f"{ours / theirs:.3f}; FLOPs of the column {share:.3f} of separate runs\n"
-            f"    losses ours {losses}\n    reference   {reference_losses}",
+            f"{ours / theirs:.3f}; for our losses at least {for_our_losses:.1f} s, {ours / for_our_losses:.3f}; "
+            f"FLOPs of the column {share:.3f} of separate runs\n"
+            f"    losses ours {losses}\n    reference   {reference_losses}\n    its tokens for our losses, in millions: "
+            + ", ".join(("over " if n >= tokens[-1] else "") + f"{n / 1e6:.2f}" for n in needed),
             flush=True,
         )
-    print(f"all: ours {totals[0]:.1f} s, reference {totals[1]:.1f} s: {totals[0] / totals[1]:.3f} of it")
+    ours, theirs, for_our_losses = totals
+    print(f"all: ours {ours:.1f} s, reference {theirs:.1f} s: {ours / theirs:.3f} of it")
+    print(f"for the same losses the reference needs at least {for_our_losses:.1f} s: {ours / for_our_losses:.3f} of it")
+
+
+def tokens_for(loss: float, tokens: list[int], losses: list[float]) -> float:
+    """Tokens at which losses falling in `tokens` reach `loss`, interpolated in log D; the most there are if they do not."""
+    falling = np.minimum.accumulate(losses)
+    return float(np.exp(np.interp(-loss, -falling, np.log(tokens))))
 
 
 def column_seconds(configs, corpus) -> tuple[float, list[float]]:

@@ -1,5 +1,8 @@
 """The written-out step against automatic differentiation, and the flat optimizer against PyTorch's."""
 
+import warnings
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -7,7 +10,7 @@ from scaling.accounting import Shape
 from sweeps.hand_step import HandStep
 from sweeps.model import Transformer
 from sweeps.recipe import EMBEDDING_RATE, Recipe, resolve
-from sweeps.steps import AutogradStep, make_step
+from sweeps.steps import AutogradStep, GraphStep, make_step, record_cuda_graph
 
 
 def configure(*, attention="explicit", dtype="float32", positions="learned", context=16, **recipe):
@@ -68,6 +71,74 @@ def test_automatic_gradients_are_those_of_finite_differences():
         step.flat.values.copy_(start + sign * h * direction)
         losses.append(float(step.gradients(inputs, targets)) * targets.numel())
     assert (losses[0] - losses[1]) / (2 * h) == pytest.approx(slope, rel=0.02)
+
+
+def recorder(*, spoil=lambda step: None):
+    """A recording as a GPU makes one: what was recorded runs again on the tensors it was recorded with."""
+    made = []
+
+    def record(body):
+        body()
+        made.append(body)
+
+        def replay():
+            body()
+            spoil(body.__self__)
+
+        return replay
+
+    record.made = made
+    return record
+
+
+def test_a_recorded_step_follows_its_inputs_and_weights():
+    config, record = configure(), recorder()
+    recorded, plain = GraphStep(config, record), AutogradStep(config)
+    for number in range(8):
+        inputs, targets = batch(config, seed=number)
+        losses = [float(step.gradients(inputs, targets)) for step in (recorded, plain)]
+        assert losses[0] == losses[1] and torch.equal(recorded.flat.gradients, plain.flat.gradients)
+        for step in (recorded, plain):
+            step.flat.update(number, 1.0, inputs.numel())
+    assert len(record.made) == 1 and torch.equal(recorded.flat.values, plain.flat.values)
+
+
+def test_a_recording_that_gives_other_gradients_is_not_used():
+    config = configure()
+    step, plain = GraphStep(config, recorder(spoil=lambda step: step.flat.gradients.mul_(1.5))), AutogradStep(config)
+    with pytest.warns(UserWarning, match="gradients 5.0e-01 off; it is launched anew"):
+        for number in range(6):
+            inputs, targets = batch(config, seed=number)
+            step.gradients(inputs, targets)
+            plain.gradients(inputs, targets)
+            assert torch.equal(step.flat.gradients, plain.flat.gradients)
+
+
+def test_a_step_that_cannot_be_recorded_goes_on_as_it_is():
+    def refuse(body):
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    config = configure()
+    step, plain = GraphStep(config, refuse), AutogradStep(config)
+    with pytest.warns(UserWarning, match="not permitted when stream is capturing"):
+        for number in range(6):
+            inputs, targets = batch(config, seed=number)
+            assert float(step.gradients(inputs, targets)) == float(plain.gradients(inputs, targets))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_cuda_graph_gives_the_gradients_of_the_step_it_records():
+    config = replace(configure(attention="fused", dtype="bfloat16"), device="cuda")
+    step, plain = GraphStep(config, record_cuda_graph), AutogradStep(config)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for number in range(8):
+            inputs, targets = batch(config, seed=number)
+            losses = [float(each.gradients(inputs, targets)) for each in (step, plain)]
+            assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+            for each in (step, plain):
+                each.flat.update(number, 1.0, inputs.numel())
 
 
 @pytest.mark.parametrize("attention", ["explicit", "fused"])
