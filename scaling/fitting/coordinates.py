@@ -33,25 +33,26 @@ class Centred(Identity):
     SMALL = 2e-3  # share of E in the level below which E is next to nothing
 
     def plain(self, theta, held):
-        E, A, B = np.exp(theta[:, :3]).T
+        return self._plain(np.exp(theta.T[:3]), held)
+
+    def _plain(self, terms, held):
+        E, A, B = terms
         return held[0] | (self.SMALL * (A + B) > E)
 
     def pull(self, theta, g, H, scale, held):
-        E, A, B = np.exp(theta[:, :3]).T
-        alpha, beta = theta[:, 3], theta[:, 4]
-        level = E + A + B
-        rows = (level / E, -A / E, -B / E, A / (E * alpha), B / (E * beta))  # d log E / d phi
-        own_g, own_H = _transformed(g, H, rows, alpha, beta)
-        keep = self.plain(theta, held)
-        own = scale.copy()
-        own[0] *= np.where(keep, (E / level) ** 2, 1.0)
-        return np.where(keep, g, own_g), np.where(keep, H, own_H), own
+        terms = np.exp(theta.T[:3])
+        keep = self._plain(terms, held)
+        new_g, new_H = _transformed(g, H, terms, theta[:, 3], theta[:, 4])
+        if not keep.any():
+            return new_g, new_H, scale
+        new_scale = scale.copy()
+        new_scale[0] *= np.where(keep, (terms[0] / terms.sum(0)) ** 2, 1.0)
+        return np.where(keep, g, new_g), np.where(keep, H, new_H), new_scale
 
     def move(self, theta, step, held):
         """theta after a step in phi, shortened where E would fall below a twentieth of itself."""
-        out = theta + step
         rows = np.flatnonzero(~self.plain(theta, held))
-        t, s = theta[rows], step[rows]
+        out, t, s = theta + step, theta[rows], step[rows]
         factor = np.ones(len(rows))
         for _ in range(40):
             moved, E = _moved(t, s * factor[:, None])
@@ -77,29 +78,30 @@ def _moved(theta, step):
         return np.column_stack([np.log(new_E), log_A, log_B, new_alpha, new_beta]), new_E
 
 
-def _transformed(g, H, rows, alpha, beta):
+def _transformed(g, H, terms, alpha, beta):
     """Gradient and Hessian in phi: J^T H J + sum of g_j d2 theta_j / d phi^2, written out, as J is mostly zeros.
 
-    Besides d log E / d phi (`rows`), log A' falls by d alpha / alpha and log B' by d beta / beta.
+    J is the identity but that log A' falls by d alpha / alpha, log B' by d beta / beta, and for d log E / d phi.
     """
-
-    def shifted(v):  # J^T v without the part of log E, for v over (log A', log B', alpha, beta)
-        return 0.0, v[0], v[1], v[2] - v[0] / alpha, v[3] - v[1] / beta
-
-    e = g[0]
-    side = shifted(H[0, 1:])
-    inner = shifted([np.stack(shifted(H[k, 1:])[1:]) for k in range(1, 5)])
-    new_H = np.empty_like(H)
-    for j in range(5):
-        for k in range(j, 5):
-            entry = rows[j] * rows[k] * (H[0, 0] - e) + rows[j] * side[k] + side[j] * rows[k]
-            new_H[j, k] = new_H[k, j] = entry + inner[j][k - 1] if j else entry
-    new_H[0, 0] += e * rows[0]
-    new_H[1, 1] += e * rows[1]
-    new_H[2, 2] += e * rows[2]
-    new_H[3, 3] += g[1] / alpha**2 - 2 * e * rows[3] / alpha
-    new_H[4, 4] += g[2] / beta**2 - 2 * e * rows[4] / beta
-    for j, k, extra in ((1, 3, e * rows[3]), (2, 4, e * rows[4])):
-        new_H[j, k] += extra
-        new_H[k, j] = new_H[j, k]
-    return np.stack([e * row + part for row, part in zip(rows, shifted(g[1:]), strict=True)]), new_H
+    (E, A, B), e = terms, g[0]
+    dE = np.stack([E + A + B, -A, -B, A / alpha, B / beta]) / E  # d log E / d phi
+    new_g, new_H = g.copy(), H.copy()
+    for j, k, exponent in ((1, 3, alpha), (2, 4, beta)):
+        new_g[k] -= g[j] / exponent
+        new_H[:, k] -= new_H[:, j] / exponent
+        new_H[k] -= new_H[j] / exponent
+    side = new_H[0].copy()  # what log E shares with the others
+    side[0] = 0.0
+    side += 0.5 * (H[0, 0] - e) * dE
+    new_g[0], new_H[0], new_H[:, 0] = 0.0, 0.0, 0.0
+    cross = dE[:, None] * side
+    new_H += cross
+    new_H += cross.transpose(1, 0, 2)
+    second = e * dE  # by which the gradient grows, and second derivatives of theta with it
+    for j in range(3):
+        new_H[j, j] += second[j]
+    for j, k, exponent in ((1, 3, alpha), (2, 4, beta)):
+        new_H[k, k] += (g[j] / exponent - 2 * second[k]) / exponent
+        new_H[j, k] += second[k]
+        new_H[k, j] += second[k]
+    return new_g + second, new_H

@@ -10,12 +10,13 @@ Work goes in blocks of at most 128 KiB per array: larger temporaries cost page f
 """
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from scaling.fitting.objective import Objective
 
-BLOCK = 16384  # float64 entries: 128 KiB
+BLOCK = 1 << 17  # bytes
 NAMES = ("log_E", "log_A", "log_B", "alpha", "beta")
 E_FLOOR = 30.0  # log E never goes further than this below the log of the smallest loss: 1e-13 of it is zero
 
@@ -32,10 +33,23 @@ class Points:
     x_mean: float
     y_mean: float
     moments: np.ndarray  # (n, 6): 1, x, y, x^2, xy, y^2
+    lines: np.ndarray  # (2, 2, n): 1 and -x, 1 and -y; by (log A', alpha) they give the log of A's term
 
     @property
     def n(self) -> int:
         return len(self.x)
+
+    @property
+    def precision(self) -> np.dtype:
+        """The type that the work is done in."""
+        return self.x.dtype
+
+    def in_single(self) -> "Points":
+        """The same runs in single precision: half the work, and residuals good to about 1e-7."""
+        arrays: dict[str, Any] = {
+            name: value.astype(np.float32) for name, value in vars(self).items() if isinstance(value, np.ndarray)
+        }
+        return replace(self, **arrays)
 
     def with_losses(self, log_loss: np.ndarray) -> "Points":
         """The same runs with other losses, one row of them per refit."""
@@ -47,9 +61,10 @@ def make_points(N, D, loss, weights=None) -> Points:
     log_N, log_D, loss = np.log(np.asarray(N, float)), np.log(np.asarray(D, float)), np.asarray(loss, float)
     x_mean, y_mean = float(log_N.mean()), float(log_D.mean())
     x, y = log_N - x_mean, log_D - y_mean
-    moments = np.column_stack([np.ones_like(x), x, y, x * x, x * y, y * y])
-    weights = np.ones_like(x) if weights is None else np.asarray(weights, float)
-    return Points(x, y, loss, np.log(loss), weights, x_mean, y_mean, moments)
+    one = np.ones_like(x)
+    moments, lines = np.column_stack([one, x, y, x * x, x * y, y * y]), np.array([[one, -x], [one, -y]])
+    weights = one if weights is None else np.asarray(weights, float)
+    return Points(x, y, loss, np.log(loss), weights, x_mean, y_mean, moments, lines)
 
 
 def evaluate(points: Points, theta: np.ndarray, objective: Objective, *, delta=None, weights=None, rows=None):
@@ -61,8 +76,8 @@ def evaluate(points: Points, theta: np.ndarray, objective: Objective, *, delta=N
     R, n = len(theta), points.n
     F, sums = np.zeros(R), np.zeros((9, R, 6))
     width = min(n, 4096)
-    height = min(R, max(1, BLOCK // width))
-    space = np.empty((13, height * width))
+    height = min(R, max(1, BLOCK // (width * points.precision.itemsize)))
+    space = np.empty((13, height * width), points.precision)
     rows = np.arange(R) if rows is None else rows
     delta = objective.threshold if delta is None else delta
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
@@ -70,27 +85,23 @@ def evaluate(points: Points, theta: np.ndarray, objective: Objective, *, delta=N
             block = slice(top, min(top + height, R))
             for left in range(0, n, width):
                 columns = slice(left, min(left + width, n))
-                buffers = _buffers(space, block.stop - block.start, columns.stop - columns.start)
+                size = (block.stop - top, columns.stop - left)
+                buffers = space[:, : size[0] * size[1]].reshape(13, *size)
                 _residuals(points, theta[block], rows[block], columns, objective.log_space, buffers)
                 F[block] += _influence(points, rows[block], columns, weights, delta, objective.log_space, buffers)
                 _add_moments(points.moments[columns], buffers, sums[:, block])
         return F, *_assemble(np.exp(theta[:, 0]), sums, objective.log_space)
 
 
-def _buffers(space, rows, columns):
-    return space[:, : rows * columns].reshape(13, rows, columns)
-
-
 def _residuals(points, theta, rows, columns, log_space, buffers):
     """The shares (log loss) or terms (loss) of A and B into buffers 0 and 1, the residuals into 2."""
     A, B, r, t = buffers[:4]
-    log_E, log_A, log_B, alpha, beta = theta.T[:, :, None]  # each (rows, 1)
-    for out, log_scale, exponent, z in ((A, log_A, alpha, points.x), (B, log_B, beta, points.y)):
-        np.multiply(-exponent, z[columns], out=out)
-        out += log_scale
+    theta = theta.astype(points.precision)
+    for k, out in enumerate((A, B)):  # a product with two rows is cheaper than two broadcast passes
+        np.matmul(theta[:, 1 + k :: 2][:, :2], points.lines[k][:, columns], out=out)
         np.exp(out, out=out)
     np.add(A, B, out=r)
-    r += np.exp(log_E)
+    r += np.exp(theta[:, :1])
     if log_space:
         np.divide(1.0, r, out=t)
         A *= t
@@ -102,7 +113,7 @@ def _residuals(points, theta, rows, columns, log_space, buffers):
 
 def _influence(points, rows, columns, weights, delta, log_space, buffers):
     """s = w psi(r) into buffer 4, c = w psi'(r) - s (log loss) or w psi'(r) (loss) into 5; returns sum w rho."""
-    r, psi, s, c, w = buffers[2], buffers[3], buffers[4], buffers[5], buffers[6]
+    r, psi, s, c, w = buffers[2:7]
     if weights is None:
         w[:] = points.weights[columns]
     elif w.shape[1] == weights.shape[1]:
@@ -114,30 +125,25 @@ def _influence(points, rows, columns, weights, delta, log_space, buffers):
     np.multiply(w, psi, out=s)
     np.equal(psi, r, out=c, casting="unsafe")  # psi' is 1 inside, 0 outside
     c *= w
-    psi *= -0.5
-    psi += r
-    F = np.einsum("ij,ij->i", s, psi)
     if log_space:
         c -= s
-    return F
+    # rho = psi (r - psi / 2)
+    return np.einsum("ij,ij->i", s, r) - 0.5 * np.einsum("ij,ij->i", s, psi)
 
 
 def _add_moments(M, buffers, sums):
-    """Add the moments of c and s (their sums), then of sA, sB, cA, cB, cAA, cBB, cAB against 1, x, y, x^2, xy, y^2."""
-    A, B, s, c = buffers[0], buffers[1], buffers[4], buffers[5]
-    products = buffers[6:13]
-    pairs = ((s, A), (s, B), (c, A), (c, B), (products[2], A), (products[3], B), (products[2], B))
-    for out, (left, right) in zip(products, pairs, strict=True):
+    """Add the moments of s, c, sA, sB, cA, cB, cAA, cBB, cAB against 1, x, y, x^2, xy, y^2."""
+    A, B = buffers[:2]
+    s, c, sA, sB, cA, cB, cAA, cBB, cAB = parts = buffers[4:13]
+    for left, right, out in ((s, A, sA), (s, B, sB), (c, A, cA), (c, B, cB), (cA, A, cAA), (cB, B, cBB), (cA, B, cAB)):
         np.multiply(left, right, out=out)
-    sums[0, :, 0] += c.sum(1)
-    sums[1, :, 0] += s.sum(1)
-    k, rows, columns = products.shape
-    sums[2:] += (products.reshape(k * rows, columns) @ M).reshape(k, rows, 6)
+    k, rows, columns = parts.shape
+    sums += (parts.reshape(k * rows, columns) @ M).reshape(k, rows, 6)
 
 
 def _assemble(E, sums, log_space):
     """Gradient (5, R) and Hessian (5, 5, R) from the moment sums."""
-    c, s = sums[0, :, 0], sums[1, :, 0]
+    s, c = sums[:2, :, 0]
     sA, sB, cA, cB, cAA, cBB, cAB = (part.T for part in sums[2:])  # each (6, R)
     one, x, y, xx, xy, yy = range(6)
     if log_space:  # the share of E is 1 - A - B

@@ -13,7 +13,7 @@ import numpy as np
 from scaling.fitting.coordinates import Identity
 
 MAX_STEP = 1.0  # no fit variable (a logarithm or an exponent) moves further in one iteration
-MAX_DAMPING = 1e9
+FIRST_DAMPING, MAX_DAMPING = 1e-2, 1e9  # a step that failed is rarely cured by less than the first
 
 
 @dataclass(frozen=True)
@@ -69,45 +69,81 @@ def minimise(
     max_iterations: int = 60,
     coordinates: Identity | None = None,
     noise: float = 0.0,
+    last_step: float = 0.0,
 ) -> Minima:
     """Minimise each row of theta (R, p). `evaluate(theta, rows)` gives F (R,), gradient (p, R), Hessian (p, p, R).
 
     `scale` (p,) or (p, R) is the diagonal of the damping matrix, in the given coordinates. Rounding
-    makes F uncertain by about noise * sqrt(F) + noise^2: a smaller decrease is none.
+    makes F uncertain by about noise * sqrt(F) + noise^2: a smaller decrease is none. An undamped row converges
+    quadratically: when its predicted decrease is below `last_step` times F, it takes that step and needs no evaluation.
     """
     coordinates = coordinates or Identity()
     theta = np.clip(theta, box.low, box.high)
     R, p = theta.shape
-    scale = np.broadcast_to(scale.reshape(p, -1), (p, R))
     F, g, H = evaluate(theta, np.arange(R))
-    damping, active = np.zeros(R), np.flatnonzero(np.isfinite(F))
+    result = _Rows(theta, F, g, H, np.zeros(R), np.broadcast_to(scale.reshape(p, -1), (p, R)))
     converged, iterations = np.zeros(R, bool), np.zeros(R, int)
+    active = np.flatnonzero(np.isfinite(F))
+    now = result.take(active)
     for _ in range(max_iterations):
-        held = _held(theta[active], g[:, active], box)
-        pulled = coordinates.pull(theta[active], g[:, active], H[:, :, active], scale[:, active], held)
-        step, decrease = _steps(pulled, held, damping[active])
-        blur = noise * np.sqrt(F[active]) + noise * noise
-        done = decrease <= np.maximum(tolerance * F[active], 0.02 * blur)
-        converged[active[done & (damping[active] <= 1e-2)]] = True
-        going = ~done & (damping[active] < MAX_DAMPING)
-        active, step, held, blur = active[going], step[going], held[:, going], blur[going]
-        if not len(active):
-            break
-        trial = box.project(theta[active], coordinates.move(theta[active], step, held))
-        F_new, g_new, H_new = evaluate(trial, active)
-        better = F_new <= F[active] + 0.02 * blur
-        rows = active[better]
-        theta[rows], F[rows] = trial[better], F_new[better]
-        g[:, rows], H[:, :, rows] = g_new[:, better], H_new[:, :, better]
-        damping[rows] = np.where(damping[rows] < 1e-6, 0.0, damping[rows] * 0.1)
-        worse = active[~better]
-        damping[worse] = np.maximum(10 * damping[worse], 1e-3)
+        held = _held(now.theta, now.g, box)
+        pulled = coordinates.pull(now.theta, now.g, now.H, now.scale, held)
+        step, decrease = _steps(pulled, held, now.damping)
+        blur = noise * np.sqrt(now.F) + noise * noise
+        limit = np.where(now.damping > 0, tolerance, max(tolerance, last_step))
+        small = decrease <= np.maximum(limit * now.F, 0.02 * blur)
+        going = ~small & (now.damping < MAX_DAMPING)
+        if not going.all():
+            done = small & (now.damping <= 1e-2)
+            converged[active[done]] = True
+            result.put(active[~going], now.take(~going))
+            if last_step and done.any():
+                moved = coordinates.move(now.theta[done], step[done], held[:, done])
+                result.theta[active[done]] = box.project(now.theta[done], moved)
+                result.F[active[done]] -= decrease[done]
+            now, active, step, held, blur = now.take(going), active[going], step[going], held[:, going], blur[going]
+            if not len(active):
+                break
+        trial = box.project(now.theta, coordinates.move(now.theta, step, held))
+        F, g, H = evaluate(trial, active)
+        now.accept(F <= now.F + 0.02 * blur, trial, F, g, H)
         iterations[active] += 1
-    held = _held(theta, g, box)
+    result.put(active, now)
+    held = _held(result.theta, result.g, box)
     return Minima(
-        theta, F, np.where(held, 0.0, g), H, converged | _stationary(F, g, held, scale), iterations,
-        held.T & (theta <= box.low), held.T & (theta > box.low),
+        result.theta, result.F, np.where(held, 0.0, result.g), result.H,
+        converged | _stationary(result.F, result.g, held, result.scale), iterations,
+        held.T & (result.theta <= box.low), held.T & (result.theta > box.low),
     )  # fmt: skip
+
+
+@dataclass
+class _Rows:
+    """Where some rows of a batch are."""
+
+    theta: np.ndarray  # (R, p)
+    F: np.ndarray  # (R,)
+    g: np.ndarray  # (p, R)
+    H: np.ndarray  # (p, p, R)
+    damping: np.ndarray  # (R,)
+    scale: np.ndarray  # (p, R)
+
+    def take(self, rows) -> "_Rows":
+        return _Rows(self.theta[rows], self.F[rows], self.g[:, rows], self.H[:, :, rows], self.damping[rows],
+                     self.scale[:, rows])  # fmt: skip
+
+    def put(self, rows, other: "_Rows") -> None:
+        self.theta[rows], self.F[rows], self.g[:, rows], self.H[:, :, rows] = other.theta, other.F, other.g, other.H
+
+    def accept(self, better, theta, F, g, H) -> None:
+        """Move where that is better, else stay; less damping or more."""
+        if better.all():
+            self.theta, self.F, self.g, self.H = theta, F, g, H
+        else:
+            self.theta, self.F = np.where(better[:, None], theta, self.theta), np.where(better, F, self.F)
+            self.g, self.H = np.where(better, g, self.g), np.where(better, H, self.H)
+        less = np.where(self.damping < 1e-6, 0.0, self.damping * 0.1)
+        self.damping = np.where(better, less, np.maximum(10 * self.damping, FIRST_DAMPING))
 
 
 def _held(theta, g, box):
@@ -141,23 +177,24 @@ def solve_ldl(H, g, scale, damping, free):
     A pivot that is not clearly positive is replaced by one of the size of `scale`, so -x is always downhill.
     """
     p = len(g)
+    if not free.all():
+        H = np.where(free[:, None] & free, H, 0.0)
+    diagonal, least, floor = np.einsum("jjr->jr", H) + damping * scale, 1e-9 * scale, 1e-2 * scale
     L: list[list] = [[None] * p for _ in range(p)]
-    pivots: list = [None] * p
-    for j in range(p):
-        d = H[j, j] + damping * scale[j]
-        for k in range(j):
-            d = d - L[j][k] * L[j][k] * pivots[k]
-        d = np.where(d > 1e-9 * scale[j], d, np.maximum(np.abs(d), 1e-2 * scale[j]))
-        pivots[j] = np.where(free[j], d, 1.0)
-        for i in range(j + 1, p):
-            entry = np.where(free[i] & free[j], H[i, j], 0.0)
-            for k in range(j):
-                entry = entry - L[i][k] * L[j][k] * pivots[k]
-            L[i][j] = entry / pivots[j]
+    pivots: list = []
     x = list(g)
     for j in range(p):
+        row: list = []  # row[k] = L[j][k] * pivots[k]
+        d = diagonal[j]
         for k in range(j):
+            entry = H[j, k]
+            for m in range(k):
+                entry = entry - row[m] * L[k][m]
+            row.append(entry)
+            L[j][k] = entry / pivots[k]
+            d = d - entry * L[j][k]
             x[j] = x[j] - L[j][k] * x[k]
+        pivots.append(np.where(d > least[j], d, np.maximum(np.abs(d), floor[j])))
     for j in reversed(range(p)):
         x[j] = x[j] / pivots[j]
         for i in range(j + 1, p):

@@ -23,6 +23,7 @@ from scaling.fitting.solve import VANISH, merge, nearly_gone, polish, select, wi
 from scaling.fitting.starts import grid_starts, random_starts, refine
 from scaling.laws import ChinchillaLaw
 
+SINGLE_DELTA = 1e-4  # single precision leaves 1e-7 of a residual uncertain, which must be little beside delta
 AGREE = 1e-9  # starts agree when their objectives differ by less, relative
 
 
@@ -76,6 +77,13 @@ class ChinchillaProblem(Problem):
         other = copy.copy(self)
         other.log_loss, other.losses = log_losses, np.exp(log_losses)
         other.points = replace(self.points, log_loss=other.log_loss, loss=other.losses)
+        return other
+
+    def in_single(self) -> "ChinchillaProblem | None":
+        if self.objective.threshold < SINGLE_DELTA:
+            return None
+        other = copy.copy(self)
+        other.precision, other.points = np.float32, self.points.in_single()
         return other
 
     def evaluate(self, theta, *, delta, weights=None, rows=None):

@@ -23,6 +23,7 @@ class Problem:
     names: tuple[str, ...]
     box: Box
     coordinates: Identity = Identity()
+    precision: type = np.float64
 
     def __init__(self, data: RunData, objective: Objective, bounds: Any) -> None:
         self.data, self.objective, self.bounds = data, objective, bounds
@@ -75,6 +76,10 @@ class Problem:
         other.log_loss, other.losses = log_losses, np.exp(log_losses)
         return other
 
+    def in_single(self) -> "Problem | None":
+        """The same problem in single precision, for the first iterations of many refits; None where that is too coarse."""
+        return None
+
     def residual(self, theta: np.ndarray, columns=slice(None)) -> np.ndarray:
         """log Lhat - log L, or Lhat - L, (R, n) for losses (n,)."""
         predicted = self.log_losses(theta, columns)
@@ -98,7 +103,7 @@ class Problem:
     def noise(self) -> float:
         """Rounding makes F uncertain by noise sqrt(F) + noise^2: each residual is off by a few units in the last place."""
         size = max(float(np.abs(self.log_loss if self.objective.log_space else self.losses).max()), 1.0)
-        return 4 * float(np.finfo(float).eps) * size * float(np.sqrt(2 * self.weights.sum()))
+        return 4 * float(np.finfo(self.precision).eps) * size * float(np.sqrt(2 * self.weights.sum()))
 
     def blur(self, F: float) -> float:
         """That uncertainty at F."""

@@ -15,7 +15,7 @@ from scaling.fitting.solve import merge, nearly_gone, polish, without_first
 
 CHUNK = 1 << 22  # weights held at once: 32 MiB
 PILOTS, CANDIDATES = 64, 192
-TOLERANCE = 1e-11  # of the predicted decrease, relative to F
+TOLERANCE, LAST_STEP = 1e-11, 1e-9  # of the predicted decrease, relative to F: damped, and undamped
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,12 @@ def refit_losses(problem: Problem, log_losses: np.ndarray, theta: np.ndarray) ->
 
 
 def _solve(problem: Problem, starts, theta, weights) -> Refits:
-    first = polish(problem, starts, ladder=problem.objective.short_ladder(), tolerance=TOLERANCE, weights=weights,
-                   scale=problem.scale(theta[None]), max_iterations=30)  # fmt: skip
+    options: dict = dict(ladder=problem.objective.short_ladder(), scale=problem.scale(theta[None]), max_iterations=30)
+    single = problem.in_single()
+    if single is not None:  # most of the way at half the price; the last step leads to where double precision is due
+        own = None if weights is None else weights.astype(np.float32)
+        starts = polish(single, starts, weights=own, tolerance=1e-6, last_step=1e-6, **options).theta
+    first = polish(problem, starts, weights=weights, tolerance=TOLERANCE, last_step=LAST_STEP, **options)
     rows = np.flatnonzero(~first.converged)
     if len(rows):
         first = _rescue(problem, first, theta, weights, rows)

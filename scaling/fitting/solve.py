@@ -20,11 +20,12 @@ def polish(
     scale: np.ndarray | None = None,
     max_iterations: int = 100,
     lifting: bool = True,
+    last_step: float = 0.0,
 ) -> Minima:
     """Minimise F from each row of theta (R, p), each threshold of the ladder starting where the last one ended.
 
     `weights` (R, n) gives each row its own weights of the runs; `scale` a damping scale to use throughout.
-    Without `lifting`, terms that start at their floor stay there.
+    Without `lifting`, terms that start at their floor stay there. `last_step`: see `minimise`.
     """
     target = problem.objective.threshold
     rungs = problem.objective.ladder() if ladder is None else ladder
@@ -36,7 +37,7 @@ def polish(
         return minimise(
             evaluate, start, problem.box, problem.scale(start, delta) if scale is None else scale,
             tolerance=tolerance if last else 1e-6, max_iterations=max_iterations if last else 12,
-            coordinates=problem.coordinates, noise=problem.noise,
+            coordinates=problem.coordinates, noise=problem.noise, last_step=last_step,
         )  # fmt: skip
 
     everything = np.arange(len(theta))
