@@ -107,7 +107,7 @@ def _options(own: dict[str, Any]) -> "StudyOptions":
     listed = own["isoflop_budgets"]
     return StudyOptions(
         resamples=own["resamples"],
-        kind="parametric" if own["parametric"] else None,
+        kind="parametric" if own["parametric"] else "runs",
         cluster=own["cluster"],
         level=own["level"],
         method=own["method"],

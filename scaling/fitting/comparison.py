@@ -13,6 +13,7 @@ from scaling.fitting.result import FitResult
 
 DEFAULT_FORMS = ("tied", "chinchilla", "kaplan", "interaction")
 BETTER = 0.9  # a form with more constants must bring the hold-out error below this share of a simpler one's
+FAR = 10.0  # of AICc: the worse form has no support (Burnham and Anderson 2002)
 CLOSE = 2.0  # without a hold-out: AICc within this of the best is as good
 
 
@@ -66,11 +67,32 @@ def compare_forms(runs: Any, forms: tuple[str, ...] = DEFAULT_FORMS, **options: 
     return Comparison((best, *others, *rest), best.form, why)
 
 
+def criteria(fit: FitResult) -> tuple[float | None, float | None]:
+    """AICc and BIC of a usable fit; None with too few runs for its constants."""
+    deviance, n, k = _deviance(fit), int((fit.problem.data.weights > 0).sum()), fit.n_parameters + 1
+    if n <= k + 1:
+        return None, None
+    return deviance + 2 * k + 2 * k * (k + 1) / (n - k - 1), deviance + k * math.log(n)
+
+
+def better_form(fit: FitResult) -> str | None:
+    """That the five constants describe these runs far better than the form that was asked for, if they do."""
+    if fit.form == "chinchilla" or not fit.usable:
+        return None
+    o = fit.problem.objective
+    five = fit_law(fit.problem.data, delta=o.delta, loss_function=o.loss_function)
+    own, other = criteria(fit)[0], criteria(five)[0] if five.usable else None
+    if own is None or other is None or own - other < FAR:
+        return None
+    return (f"the form chinchilla describes these runs far better (AICc lower by {own - other:.0f}): compare them with "
+            "--compare.")  # fmt: skip
+
+
 def _rank(fit: FitResult) -> Ranked:
     if not fit.usable:
         return Ranked(fit.form, fit, reason=fit.message)
-    deviance, n, k = _deviance(fit), int((fit.problem.data.weights > 0).sum()), fit.n_parameters + 1
-    aicc = deviance + 2 * k + 2 * k * (k + 1) / (n - k - 1) if n > k + 1 else None
+    n, k = int((fit.problem.data.weights > 0).sum()), fit.n_parameters + 1
+    aicc, bic = criteria(fit)
     if aicc is None:
         return Ranked(fit.form, fit, reason=f"{n} runs are too few for AICc with {k} constants.")
     error = reason = None
@@ -78,7 +100,7 @@ def _rank(fit: FitResult) -> Ranked:
         error = hold_out(fit, resamples=0).mean_abs
     except FitError as problem:
         reason = str(problem)
-    return Ranked(fit.form, fit, aicc, deviance + k * math.log(n), error, reason)
+    return Ranked(fit.form, fit, aicc, bic, error, reason)
 
 
 def _deviance(fit: FitResult) -> float:

@@ -10,7 +10,7 @@ from scaling.errors import FitError
 from scaling.fitting.holdout import refit_on, residuals
 from scaling.fitting.parametric import fit_law
 from scaling.fitting.quantities import derived, has_split
-from scaling.fitting.regression import f_tail, student_t
+from scaling.fitting.regression import f_tail
 from scaling.fitting.result import FitResult
 
 DELTAS = (1e-4, 1e-3, 1e-2, 1e-1)
@@ -43,8 +43,8 @@ class Trend:
 
     @property
     def clear(self) -> bool:
-        """Whether the line is there beyond doubt: |t| above 3."""
-        return abs(self.t) > 3
+        """Whether the line is there beyond doubt and beyond rounding: |t| above 3."""
+        return abs(self.t) > 3 and abs(self.slope) > 1e-6
 
 
 @dataclass(frozen=True)
@@ -199,12 +199,3 @@ def lack_of_fit(fit: FitResult) -> LackOfFit | None:
     return LackOfFit(
         pure_degrees, math.sqrt(pure), F, f_tail(F, model_degrees, pure_degrees), (model_degrees, pure_degrees)
     )
-
-
-def implied_runs(fit: FitResult, width: float, level: float = 0.95) -> float:
-    """How many runs an interval of alpha of that full width would need, if errors shrink as one over the root of n."""
-    if fit.covariance is None:
-        return math.nan
-    error = math.sqrt(float(fit.covariance[3, 3]))
-    needed = width / (2 * student_t((1 + level) / 2, max(fit.n_runs - 5, 1)))
-    return fit.n_runs * (error / needed) ** 2

@@ -7,12 +7,10 @@ import numpy as np
 
 from scaling.errors import FitError
 from scaling.fitting.data import RunData
-from scaling.fitting.identifiability import groups
 from scaling.fitting.result import FitResult
 
 MIN_TRAIN = 10
 DECADE = 10.0
-UNDETERMINED = 0.02  # share of resamples
 
 
 @dataclass(frozen=True)
@@ -55,7 +53,7 @@ def can_hold_out(data: RunData) -> bool:
     return int(test.sum()) >= 2 and int((~test).sum()) >= MIN_TRAIN
 
 
-def hold_out(fit: FitResult, *, resamples: int = 1000, level: float = 0.95, seed: int = 0, kind: str | None = None,
+def hold_out(fit: FitResult, *, resamples: int = 1000, level: float = 0.95, seed: int = 0, kind: str = "runs",
              cluster: str | None = None) -> Holdout:  # fmt: skip
     """Refit `fit` without its largest decade of compute and predict it; every option of the fit holds in the refit.
 
@@ -97,28 +95,6 @@ def predict(fit: FitResult, data: RunData) -> np.ndarray:
     return np.exp(fit.problem.losses_at(fit.theta[None], data)[0])
 
 
-def resampling_kind(fit: FitResult, cluster: Any = None) -> str:
-    """How to resample: clusters if there are any; the runs; from the law where few resamples of runs would determine one.
-
-    Of n runs drawn from a handful of distinct (N, D), often fewer are distinct than the law has constants: such refits
-    end where they started and look precise.
-    """
-    if cluster is not None:
-        return "cluster"
-    return "parametric" if undetermined_share(fit) > UNDETERMINED else "runs"
-
-
-def undetermined_share(fit: FitResult) -> float:
-    """Share of resamples of runs that hold fewer distinct (N, D) than the law has constants."""
-    data = fit.problem.data
-    used = data.take(data.weights > 0)
-    cells = np.unique(np.stack([groups(used.N), groups(used.D)]), axis=1, return_inverse=True)[1].ravel()
-    if cells.max() >= 4 * fit.n_parameters:
-        return 0.0
-    drawn = cells[np.random.default_rng(0).integers(0, used.n, (1000, used.n))]
-    return float(np.mean([len(set(row)) < fit.n_parameters for row in drawn.tolist()]))
-
-
 def residuals(fit: FitResult) -> np.ndarray:
     """log L - log Lhat of each run of a fit: above zero where the run is worse than the law."""
     data = fit.problem.data
@@ -130,13 +106,12 @@ def rms_log_residual(fit: FitResult) -> float | None:
     return None if fit.law is None else float(np.sqrt(np.mean(residuals(fit) ** 2)))
 
 
-def _covered(train: FitResult, held: RunData, resamples: int, level: float, seed: int, kind: str | None,
+def _covered(train: FitResult, held: RunData, resamples: int, level: float, seed: int, kind: str,
              cluster: str | None) -> float | None:  # fmt: skip
     from scaling.fitting.resampling import bootstrap
 
-    kind = kind or resampling_kind(train, cluster)
     try:
-        draws = bootstrap(train, resamples, kind=kind, cluster=cluster if kind == "cluster" else None, seed=seed)
+        draws = bootstrap(train, resamples, kind=kind, cluster=cluster, seed=seed)
     except FitError:
         return None  # the runs below are of one cluster
     if len(draws.draws) < 20:

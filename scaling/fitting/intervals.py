@@ -15,6 +15,7 @@ from scaling.errors import FitError
 from scaling.fitting.quantities import SPLIT, derived, deviation, has_split, is_five, quantiles
 from scaling.fitting.resampling import Bootstrap, cluster_labels, leave_out
 from scaling.fitting.result import FitResult
+from scaling.fitting.sandwich import covariance
 
 METHODS = ("percentile", "bca")
 TAIL = 5  # draws beyond each end of an interval, below which its ends are chance
@@ -120,7 +121,8 @@ def _bca(values, estimate, jack, level) -> tuple[float, float]:
 
 def hessian_errors(fit: FitResult, of: Callable) -> dict[str, float]:
     """Standard errors by the delta method from the sandwich covariance; empty where there is none."""
-    if fit.covariance is None or fit.theta is None:
+    spread = covariance(fit)
+    if spread is None:
         return {}
     out: dict[str, float] = {}
     step = 1e-5
@@ -128,7 +130,7 @@ def hessian_errors(fit: FitResult, of: Callable) -> dict[str, float]:
     minus = of(fit.theta - step * np.eye(len(fit.theta)))
     for name in plus:
         slope = (plus[name] - minus[name]) / (2 * step)
-        out[name] = math.sqrt(max(float(slope @ fit.covariance @ slope), 0.0))
+        out[name] = math.sqrt(max(float(slope @ spread @ slope), 0.0))
     return out
 
 
@@ -162,9 +164,10 @@ def _warnings(fit: FitResult, draws: Bootstrap, of: Callable, level: float) -> l
         spread = robust_error(values[name])
         ratio = spread / errors[name]
         if not 1 / DISAGREE <= ratio <= DISAGREE:
+            needed = "" if ratio > 1 else f" So small an error would take about {fit.n_runs / ratio**2:.2g} runs."
             out.append(
                 f"{name}: the bootstrap's standard error is {ratio:.2g}x the Hessian's; the curvature at the minimum "
-                "does not describe how far it moves. Trust the wider."
+                f"does not describe how far it moves. Trust the wider.{needed}"
             )
     return out
 

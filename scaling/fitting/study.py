@@ -7,7 +7,7 @@ import numpy as np
 
 from scaling.errors import FitError
 from scaling.fitting.approaches import SideBySide, side_by_side
-from scaling.fitting.comparison import Comparison, compare_forms
+from scaling.fitting.comparison import Comparison, better_form, compare_forms
 from scaling.fitting.diagnostics import (
     LackOfFit,
     Specification,
@@ -18,7 +18,7 @@ from scaling.fitting.diagnostics import (
     trends,
 )
 from scaling.fitting.doubts import doubts
-from scaling.fitting.holdout import Holdout, can_hold_out, hold_out, resampling_kind, residuals
+from scaling.fitting.holdout import Holdout, can_hold_out, hold_out, residuals
 from scaling.fitting.influence import Influence, influence
 from scaling.fitting.intervals import Intervals, intervals
 from scaling.fitting.parametric import fit_law
@@ -37,7 +37,7 @@ class StudyOptions:
     """What to do around the fit."""
 
     resamples: int | None = None  # None: 4000, fewer for very large tables and other forms; 0: none
-    kind: str | None = None  # "runs" or "parametric"; None: runs, unless too few are distinct; a cluster column: "cluster"
+    kind: str = "runs"  # or "parametric"; a cluster column makes it "cluster"
     cluster: str | None = None
     level: float = 0.95
     method: str = "percentile"
@@ -126,8 +126,8 @@ def study(runs: Any, options: StudyOptions | None = None, **fit_options: Any) ->
     trouble: tuple[str, ...] = ()
     if o.resamples != 0:
         draws = _draws(fit, o)
-        trouble = (*_too_few(draws), *_other_kind(fit, draws, o))
-    if draws is not None and _too_few(draws):
+        trouble = _too_few(draws)
+    if trouble:
         draws = None
     if draws is not None:
         found = intervals(fit, draws, level=o.level, method=o.method, budget=budget, cluster=o.cluster)
@@ -137,7 +137,8 @@ def study(runs: Any, options: StudyOptions | None = None, **fit_options: Any) ->
     pull = influence(fit, budget) if five and few else None
     lack = lack_of_fit(fit) if few else None
     drift = tuple(trends(fit, runs)) if o.diagnose else ()
-    judged = verdict(fit, draws, holdout=held, influence=pull, lack=lack, extra=(*_beyond(runs, data), *_doubts(runs, data, o)),
+    against = (*_beyond(runs, data), *_doubts(runs, data, o), *_better(fit))
+    judged = verdict(fit, draws, holdout=held, influence=pull, lack=lack, extra=against,
                      disagreement=sides.disagreement if sides else None)  # fmt: skip
     return Study(
         fit, judged, budget, draws, found, held, sides, comparison, pull,
@@ -158,21 +159,18 @@ def _draws(fit: FitResult, o: StudyOptions) -> Bootstrap:
         resamples = default_resamples(fit.problem.data.n)
         if not is_five(fit.names):
             resamples = min(resamples, OTHER_FORM_RESAMPLES)
-    return bootstrap(fit, resamples, kind=_kind(fit, o), cluster=o.cluster, seed=o.seed)
+    return bootstrap(fit, resamples, kind=_kind(o), cluster=o.cluster, seed=o.seed)
 
 
-def _kind(fit: FitResult, o: StudyOptions) -> str:
+def _kind(o: StudyOptions) -> str:
     if o.cluster is not None and o.kind == "parametric":
         raise FitError("parametric resamples come from the law and know no clusters: leave out --cluster or --parametric.")
-    return o.kind if o.kind == "parametric" else resampling_kind(fit, o.cluster)
+    return "cluster" if o.cluster else o.kind
 
 
-def _other_kind(fit: FitResult, draws: Bootstrap, o: StudyOptions) -> tuple[str, ...]:
-    """That the resamples are from the law although nobody asked for it."""
-    if draws.kind != "parametric" or o.kind == "parametric":
-        return ()
-    return (f"the {fit.n_runs} runs hold so few distinct (N, D) that resamples of them often determine no law: resampled "
-            "from the fitted law and its residuals instead, as by --parametric.",)  # fmt: skip
+def _better(fit: FitResult) -> tuple[str, ...]:
+    found = better_form(fit) if fit.problem.data.n <= MANY else None
+    return () if found is None else (found,)
 
 
 def _doubts(runs: Any, data, o: StudyOptions) -> list[str]:
@@ -192,8 +190,7 @@ def _held_out(fit: FitResult, o: StudyOptions) -> Holdout | None:
         return None
     resamples = 0 if o.resamples == 0 else min(1000 if is_five(fit.names) else 200, default_resamples(fit.n_runs))
     try:
-        kind = o.kind if o.kind == "parametric" else None
-        return hold_out(fit, resamples=resamples, level=o.level, seed=o.seed, kind=kind, cluster=o.cluster)
+        return hold_out(fit, resamples=resamples, level=o.level, seed=o.seed, kind=_kind(o), cluster=o.cluster)
     except FitError:
         if o.holdout:
             raise

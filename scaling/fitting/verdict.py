@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from scaling.fitting.identifiability import groups
 from scaling.fitting.quantities import has_split, log_N
 from scaling.fitting.result import FitResult, Status
 from scaling.quantities import format_quantity
@@ -51,11 +52,13 @@ def verdict(fit: FitResult, draws=None, *, holdout=None, influence=None, disagre
         return Verdict("provisional", f"provisional: {why}. {' '.join(reasons)}".strip(), (why, *reasons))
     if fit.status is Status.AT_BOUND:  # draws that sit on a bound do not spread: their interval says nothing
         return Verdict("provisional", f"provisional: {' '.join(reasons)}", tuple(reasons))
+    if _undetermined(fit):
+        return Verdict("provisional", f"provisional: {' '.join(reasons)}", tuple(reasons))
     low, high = spread(fit, draws, largest)
     if high > LOOSE * low:
         line = (f"not identified: at the largest run's own compute ({largest:.3g} FLOP) N* may be anywhere from {low:.2g} "
                 f"to {high:.2g} times its estimate.")  # fmt: skip
-        return Verdict("not_identified", line, (line, *reasons))
+        return Verdict("not_identified", " ".join((line, *extra)), (line, *reasons))
     limit = usable_limit(fit, draws, largest)
     if limit is None:
         low, high = spread(fit, draws, largest)
@@ -92,12 +95,23 @@ def usable_limit(fit: FitResult, draws, largest: float) -> float | None:
 
 def _fit_reasons(fit: FitResult) -> list[str]:
     out = []
+    if _undetermined(fit):
+        out.append(f"many resamples of {fit.n_runs} runs hold too few distinct (N, D) to determine a law: their intervals "
+                   "miss the truth one time in five.")  # fmt: skip
     if fit.status is Status.AT_BOUND:
         out.append(f"{', '.join(fit.at_bounds)} at a bound: {fit.message}")
     if fit.n_starts > 2 and fit.n_agreeing < fit.n_starts / 3:
         out.append(f"only {fit.n_agreeing} of {fit.n_starts} starts reach this minimum.")
     out += [text for text in fit.warnings if "E =" in text or text.startswith(("Only", "alpha", "beta", "Condition"))]
     return out
+
+
+def _undetermined(fit: FitResult) -> bool:
+    """Whether resamples of the runs often hold fewer distinct (N, D) than the law has constants: n runs hold 0.63 n."""
+    data = fit.problem.data
+    used = data.weights > 0
+    points = len(set(zip(groups(data.N[used]).tolist(), groups(data.D[used]).tolist(), strict=True)))
+    return (1 - 1 / math.e) * points < fit.n_parameters - 1
 
 
 def _draw_reasons(draws) -> list[str]:
