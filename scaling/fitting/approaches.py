@@ -88,18 +88,19 @@ def _isoflop_answer(data: RunData, budget, budgets, level, seed) -> Answer:
 
 
 def _power_answer(name: str, found, budget, level) -> Answer:
-    """Exponent with the wider of its two intervals: from the scatter about the line, and from resampled runs."""
+    """Exponent and N*, each with the wider of two intervals: from the scatter about the line, and from resampled runs."""
     law, draws = found.N_law, found.draws
-    interval, params_interval = law.interval, None
+    interval, log_interval = law.interval, law.log_interval_at(budget)
     if draws is not None and len(draws) >= 20:
         tails = [50 * (1 - level), 50 * (1 + level)]
-        resampled = tuple(map(float, np.percentile(draws[:, 0], tails)))
-        if interval is None or resampled[1] - resampled[0] > interval[1] - interval[0]:
-            interval = resampled
-        log_N = draws[:, 1] + draws[:, 0] * np.log(budget)
-        low, high = np.percentile(log_N, tails)
-        params_interval = (float(np.exp(low)), float(np.exp(high)))
+        interval = _wider(interval, np.percentile(draws[:, 0], tails))
+        log_interval = _wider(log_interval, np.percentile(draws[:, 1] + draws[:, 0] * np.log(budget), tails))
+    params_interval = None if log_interval is None else (float(np.exp(log_interval[0])), float(np.exp(log_interval[1])))
     return Answer(name, law.exponent, interval, float(law.at(budget)), params_interval, detail=found)
+
+
+def _wider(one: tuple[float, float] | None, other: np.ndarray) -> tuple[float, float]:
+    return one if one is not None and one[1] - one[0] >= other[1] - other[0] else (float(other[0]), float(other[1]))
 
 
 def _parametric_answer(fit, found, draws, budget, level) -> Answer:

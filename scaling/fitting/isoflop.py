@@ -274,14 +274,16 @@ def _warnings(budgets, N_law, D_law) -> list[str]:
     out = [f"budget {b.flops:.3g} FLOP rejected: {b.rejected}." for b in budgets if not b.accepted and b.n_sizes >= 3]
     single = sum(b.n_sizes < 3 for b in budgets)
     if single:
-        out.append(f"{single} groups of runs at one FLOP level have fewer than 3 sizes and make no curve.")
+        groups_of = "group" if single == 1 else "groups"
+        verb = "has" if single == 1 else "have"
+        out.append(f"{single} {groups_of} of runs at one FLOP level {verb} fewer than 3 sizes: no curve.")
     out += [f"budget {b.flops:.3g} FLOP: {note}." for b in budgets if b.accepted or b.outliers for note in b.notes
             if not note.startswith("near-")]  # fmt: skip
     accepted = [b for b in budgets if b.accepted]
     if len(accepted) < 3:
         out.append(f"{len(accepted)} accepted budgets: at least 3 are needed for an exponent with an error.")
-    last = max((b for b in budgets if b.n_sizes >= 3), key=lambda b: b.flops, default=None)
-    if last is not None and not last.accepted:
+    last = max(budgets, key=lambda b: b.flops)
+    if not last.accepted:
         out.append(f"provisional: the largest budget ({last.flops:.3g} FLOP) has no accepted optimum.")
     if N_law is not None and abs(N_law.exponent + D_law.exponent - 1) > 0.02:
         out.append(f"the exponents of N* and D* sum to {N_law.exponent + D_law.exponent:.3f}, not 1: N, D and C are not "

@@ -19,10 +19,21 @@ class PowerLaw:
     standard_error: float | None
     interval: tuple[float, float] | None
     level: float
+    centre: float = 0.0  # mean of log C
+    scatter: float = 0.0  # standard deviation of the points about the line, in log
 
     def at(self, C):
         """The value at C."""
         return np.exp(self.log_coefficient + self.exponent * np.log(C))
+
+    def log_interval_at(self, C: float) -> tuple[float, float] | None:
+        """Interval of the log of the line's value at C; it widens with the distance from the points."""
+        if self.standard_error is None:
+            return None
+        error = math.hypot(self.scatter / math.sqrt(self.n), self.standard_error * (math.log(C) - self.centre))
+        middle = self.log_coefficient + self.exponent * math.log(C)
+        reach = student_t((1 + self.level) / 2, self.n - 2) * error
+        return middle - reach, middle + reach
 
 
 def power_law(C, value, *, level: float = 0.95) -> PowerLaw:
@@ -33,11 +44,13 @@ def power_law(C, value, *, level: float = 0.95) -> PowerLaw:
     n = len(x)
     residual = y - y.mean() - slope * centred
     error = interval = None
+    scatter = 0.0
     if n > 2:
-        error = math.sqrt(float(residual @ residual) / (n - 2) / float(centred @ centred))
+        scatter = math.sqrt(float(residual @ residual) / (n - 2))
+        error = scatter / math.sqrt(float(centred @ centred))
         reach = student_t((1 + level) / 2, n - 2) * error
         interval = (slope - reach, slope + reach)
-    return PowerLaw(slope, float(y.mean() - slope * x.mean()), n, error, interval, level)
+    return PowerLaw(slope, float(y.mean() - slope * x.mean()), n, error, interval, level, float(x.mean()), scatter)
 
 
 def student_t(probability: float, degrees: int) -> float:

@@ -11,7 +11,9 @@ from scaling.fitting.data import run_data
 from scaling.fitting.envelope import fit_envelope
 from scaling.fitting.isoflop import fit_isoflop
 from scaling.fitting.regression import consistency, power_law
+from scaling.fitting.study import StudyOptions, study
 from scaling.laws import ChinchillaLaw, published_law
+from scaling.runs import read_runs
 from scaling.synthetic import synthetic_isoflop
 
 LAW = published_law("besiroglu2024").law
@@ -120,6 +122,49 @@ def test_three_optima_give_a_wide_interval():
     assert law.exponent == pytest.approx(0.542, abs=1e-3)
     assert law.interval[1] - law.interval[0] > 0.15
     assert power_law([1e18, 1e19], [1e9, 3e9]).interval is None
+    low, high = law.log_interval_at(1e21)
+    assert np.exp(high - low) > 2.5 and low < np.log(law.at(1e21)) < high
+    rng, C, hits = np.random.default_rng(0), np.geomspace(1e18, 1e20, 5), 0
+    for _ in range(400):
+        found = power_law(C, 0.1 * C**0.5 * np.exp(0.1 * rng.normal(size=5))).log_interval_at(1e22)
+        hits += found[0] <= np.log(0.1 * 1e11) <= found[1]
+    assert hits / 400 == pytest.approx(0.95, abs=0.03)
+
+
+OPTIMA = {1e18: 2.84e9, 3e18: 5.08e9, 1e19: 9.90e9}  # marin-community/marin#8003: C to D*
+
+
+def unfinished_sweep() -> pd.DataFrame:
+    """Curves with those optima, and cells of the two budgets above that diverged or still run."""
+    cells = [{"params": C / (6 * D) * f, "tokens": D / f, "flops": C, "status": "done",
+              "loss": 3.0 - 0.1 * np.log10(C / 1e18) + 0.06 * np.log(f) ** 2}
+             for C, D in OPTIMA.items() for f in (0.4, 0.65, 1.0, 1.55, 2.5)]  # fmt: skip
+    for C, status in ((3e19, "diverged"), (3e19, "running"), (3e19, "done"), (1e20, "running"), (1e20, "diverged")):
+        N = np.sqrt(C / 120) * {"diverged": 1.0, "running": 1.3, "done": 0.8}[status]
+        loss = 2.8 if status == "done" else np.nan
+        cells.append({"params": N, "tokens": C / (6 * N), "flops": C, "status": status, "loss": loss})
+    return pd.DataFrame(cells).assign(run_id=[f"cell-{k}" for k in range(len(cells))])
+
+
+def test_an_unfinished_sweep_gives_a_provisional_exponent_and_lists_what_it_left_out(tmp_path):
+    path = tmp_path / "runs.csv"
+    unfinished_sweep().to_csv(path, index=False)
+    before = path.read_bytes()
+    found = study(read_runs(path), StudyOptions(resamples=100, approach="2", budget=1e20)).to_dict()
+    answer = found["approaches"]["2"]
+    assert answer["D_exponent"] == pytest.approx(0.542, abs=1e-3) and answer["sum_of_exponents"] == pytest.approx(1)
+    assert [b["tokens"] for b in answer["budgets"] if b["accepted"]] == pytest.approx(list(OPTIMA.values()), rel=1e-6)
+    low, high = answer["D_exponent_interval"]
+    assert high - low > 0.15  # three points
+    low, high = answer["params_interval"]
+    assert high / low > 1.5 and low < answer["params"] < high
+    assert any(text == "provisional: the largest budget (3e+19 FLOP) has no accepted optimum." for text in answer["warnings"])
+    assert {(item["run_id"], item["reason"]) for item in found["excluded"]} == {
+        ("cell-15", "status diverged"), ("cell-16", "status running"),
+        ("cell-18", "status running"), ("cell-19", "status diverged"),
+    }  # fmt: skip
+    assert found["verdict"]["level"] != "usable" and "2 runs of larger budgets did not finish" in found["verdict"]["line"]
+    assert path.read_bytes() == before
 
 
 def test_envelope_of_known_curves():

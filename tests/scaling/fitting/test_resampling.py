@@ -66,6 +66,21 @@ def test_published_standard_errors_and_intervals(epoch, golden):
     assert min(found.correlation.values()) > 0.999
 
 
+def test_published_standard_error_of_B_is_one_of_those_that_4000_resamples_give(epoch, golden):
+    """B's draws have so long a tail that its standard error from 4,000 of them is itself uncertain by 4 %."""
+    published = golden["epoch_analysis"]["published"]["se"]["B"]
+    of_4000 = np.exp(bootstrap(epoch[0], 40_000, seed=7).draws[:, 2]).reshape(10, 4000).std(axis=1, ddof=1)
+    assert 0.02 < of_4000.std() / of_4000.mean() < 0.08
+    assert abs(published - of_4000.mean()) < 2 * of_4000.std()
+    assert of_4000.min() < published < of_4000.max()
+
+
+@pytest.mark.slow
+def test_published_standard_error_of_B_within_5_percent_once_chance_is_small(epoch, golden):
+    B = np.exp(bootstrap(epoch[0], 400_000, seed=7).draws[:, 2])
+    assert B.std(ddof=1) == pytest.approx(golden["epoch_analysis"]["published"]["se"]["B"], rel=0.05)
+
+
 def test_same_seed_same_draws(table):
     fit = fit_law(table("gadre_rpj"))
     one, two, other = (bootstrap(fit, 50, seed=seed).draws for seed in (3, 3, 4))
