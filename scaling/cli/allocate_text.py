@@ -2,7 +2,7 @@
 
 from scaling.cli.output import format_table
 from scaling.hardware import catalogue
-from scaling.laws import DEFAULT_LAW, PUBLISHED
+from scaling.laws import BY_NAME_ONLY, DEFAULT_LAW, PUBLISHED
 from scaling.quantities import format_flops, format_quantity
 
 
@@ -10,7 +10,7 @@ def law_table() -> str:
     """The published laws, one a line."""
     rows = [
         (name + (" (default)" if name == DEFAULT_LAW else ""), entry.description, entry.source)
-        for name, entry in PUBLISHED.items()
+        for name, entry in {**PUBLISHED, **BY_NAME_ONLY}.items()
     ]
     return format_table(("law", "what it is", "source"), rows, left=3)
 

@@ -71,3 +71,17 @@ def test_unknown_name_lists_the_known():
 def test_laws_are_frozen():
     with pytest.raises(AttributeError):
         ChinchillaLaw(1, 1, 1, 1, 1).E = 2
+
+
+def test_kaplans_law_by_name():
+    """Kaplan et al. 2020: 0.076 and 8.8e13 non-embedding parameters, 0.095 and 5.4e13 tokens; joined, as each alone."""
+    law = published_law("kaplan2020").law
+    assert law.loss(1e9, 1e30) == pytest.approx((8.8e13 / 1e9) ** 0.076)
+    assert law.loss(1e30, 1e10) == pytest.approx((5.4e13 / 1e10) ** 0.095)
+    assert law.N_exponent == pytest.approx(0.095 / (0.076 + 0.095))
+
+
+def test_sardanas_constants_by_name_are_those_of_its_example():
+    law = published_law("sardana2024").law
+    assert (law.alpha, law.beta, law.A, law.B, law.E) == (0.336, 0.283, 406.4, 410.7, 1.69)
+    assert law.D_opt(6 * 13e9 * 576.5e9) == pytest.approx(576.5e9, rel=0.005)  # 13B trained compute-optimally
