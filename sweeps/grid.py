@@ -8,6 +8,7 @@
 Every key is in `KEYS`; docs/sweeps.md describes them. A key that is not known is refused, with its line.
 """
 
+import math
 import re
 import tomllib
 from collections.abc import Callable
@@ -15,10 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from scaling.accounting import POSITIONS, Shape
+from scaling.accounting import POSITIONS, Shape, count_parameters
 from scaling.errors import InputError, SweepError
+from scaling.quantities import format_quantity
 from sweeps.recipe import ATTENTIONS, COOLDOWN_SHAPES, DTYPES, RECIPE_KEYS, SCHEDULES, Recipe, heads_for
-from sweeps.shapes import ASPECT_RATIO, HEAD_WIDTH, nearest_shape
+from sweeps.shapes import ASPECT_RATIO, HEAD_WIDTH, NEAR_ENOUGH, nearest_shape
 from sweeps.toml_reader import TomlReader
 from sweeps.tracking import TrackSettings
 
@@ -162,6 +164,9 @@ class _Reader(TomlReader):
             except SweepError as error:
                 raise SweepError(f"{self.where}{self.line('params')}: {error}") from error
             wanted = [f"params {n:g}" for n in targets]
+            far = [_far_off(n, shape) for n, shape in zip(targets, shapes, strict=True)]
+            distinct, notes = self.distinct(shapes, wanted)
+            return distinct, (*filter(None, far), *notes)
         return self.distinct(shapes, wanted)
 
     def distinct(self, shapes: list[Shape], wanted: list[str]) -> tuple[tuple[Shape, ...], tuple[str, ...]]:
@@ -200,6 +205,17 @@ class _Reader(TomlReader):
         if len(numbers) != 2 or not 0 < numbers[0] < numbers[1]:
             raise self.error("aspect_ratio", f"{value!r} must be [smallest, largest] of d_model / n_layers")
         return numbers[0], numbers[1]
+
+
+def _far_off(wanted: float, shape: Shape) -> str:
+    """A note where the nearest shape is further from the wanted N than shapes usually are."""
+    found = count_parameters(shape).total
+    if abs(math.log(found / wanted)) <= NEAR_ENOUGH:
+        return ""
+    return (
+        f"the shape nearest to {format_quantity(wanted)} parameters has {found:,} (d_model {shape.d_model}, "
+        f"{shape.n_layers} layers)."
+    )
 
 
 def _or_auto(read: Callable) -> Callable:

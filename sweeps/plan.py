@@ -69,7 +69,35 @@ def _plan(grid: Grid, corpus: str, corpus_hash: str, device: str, numerics: Call
     merged = len(grid.shapes) * len(grid.tokens or grid.budgets) * len(grid.seeds) - len(configs)
     if merged:
         notes.append(f"{merged} runs have the same number of steps as another and are trained once.")
-    return Plan(tuple(configs.values()), group(configs.values()), tuple(notes))
+    tasks = group(configs.values())
+    return Plan(tuple(configs.values()), tasks, (*notes, *_apart(tasks)))
+
+
+def _apart(tasks: Iterable[Task]) -> Iterable[str]:
+    """Why runs that differ in tokens alone do not all share a trunk: their warm-up or batch differs."""
+    columns: dict[tuple, list[RunConfig]] = {}
+    for task in tasks:
+        if task.configs[0].schedule == "wsd":
+            first = task.configs[0]
+            columns.setdefault((first.shape(), first.seed, first.dtype, first.attention), []).append(first)
+    kinds = {
+        frozenset((first.batch_tokens, first.warmup_steps) for first in column)
+        for column in columns.values()
+        if len(column) > 1
+    }
+    for kind in sorted(kinds, key=sorted):
+        batches, warmups = ({pair[i] for pair in kind} for i in (0, 1))
+        if len(warmups) > 1:
+            yield (
+                f"a warm-up is at most a tenth of its run: runs with {_listed(warmups)} steps of it have trunks of their own."
+            )
+        if len(batches) > 1:
+            yield f"the batch grows with D: runs with {_listed(batches)} tokens a batch have trunks of their own."
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    *others, last = (f"{n:,}" for n in sorted(numbers))
+    return f"{', '.join(others)} and {last}"
 
 
 def group(configs: Iterable[RunConfig]) -> tuple[Task, ...]:

@@ -70,6 +70,24 @@ def test_sizes_that_meet_in_one_shape_are_merged_and_said_so():
     assert "same shape" in result.notes[0]
 
 
+def test_a_shape_far_from_the_wanted_size_is_said_so():
+    assert planned(BASE + 'params = ["20K"]\ntokens = ["1M"]').notes == (
+        "the shape nearest to 20K parameters has 16,544 (d_model 16, 2 layers).",
+    )
+    assert planned(BASE + 'params = ["17K", "140K"]\ntokens = ["1M"]').notes == ()
+
+
+def test_runs_that_cannot_share_a_trunk_are_said_why():
+    result = planned(BASE + SIZES + 'tokens = ["50K", "1M", "2M", "30M"]')
+    assert len(result.tasks) == 3
+    assert result.notes == (
+        "a warm-up is at most a tenth of its run: runs with 19 and 40 steps of it have trunks of their own.",
+        "the batch grows with D: runs with 256 and 1,024 tokens a batch have trunks of their own.",
+    )
+    for together in ('tokens = ["1M", "2M"]\nseeds = 2', 'tokens = ["50K", "1M"]\nschedule = "cosine"'):
+        assert planned(BASE + SIZES + together).notes == ()
+
+
 def test_what_a_grid_names_reaches_every_run():
     result = planned(
         BASE + SIZES + 'tokens = ["1M"]\nlearning_rate = 1e-3\nbatch_tokens = 1024\nschedule = "cosine"\n'
