@@ -112,6 +112,11 @@ def _from_fit(fit: Any) -> LawChoice:
             f"{path}: the fit's status is unidentifiable: its runs do not determine the constants, so no allocation "
             f"rests on them. {message}".rstrip()
         )
+    warnings = () if status == "converged" else (_status_warning(path, status, message),)
+    verdict = getattr(fit, "data", {}).get("verdict") or {}
+    if status == "converged" and verdict.get("level") == "not_identified":
+        warnings = (f"The fit in {path} converged and says: {verdict.get('line', 'not identified')} Do not spend on this "
+                    "answer.",)  # fmt: skip
     return LawChoice(
         law=fit.law,
         name=path,
@@ -120,7 +125,7 @@ def _from_fit(fit: Any) -> LawChoice:
         status=status,
         draws=getattr(fit, "draws", None),
         draw_names=tuple(getattr(fit, "draw_names", ())),
-        warnings=() if status == "converged" else (_status_warning(path, status, message),),
+        warnings=warnings,
     )
 
 

@@ -27,6 +27,8 @@ def _headline(study: Study) -> str:
     if fit.law is None:
         return f"{fit.form}: {fit.status}. {fit.message}"
     how = fit.loss_function + (f", delta {fit.delta:g}" if fit.delta else "")
+    weights = study.inputs.get("options", {}).get("weights")
+    how = f"weighted by {weights}, {how}" if weights else how
     runs = f"{fit.n_runs} runs, {how}, objective {fit.objective:.10g}, rms log residual {rms_log_residual(fit):.2%}"
     return f"{fit.law.equation}   {fit.status}: {fit.message}\n{runs}"
 

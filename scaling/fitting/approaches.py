@@ -9,9 +9,11 @@ from scaling.errors import FitError
 from scaling.fitting.data import RunData
 from scaling.fitting.envelope import Envelope, fit_envelope
 from scaling.fitting.intervals import Intervals
-from scaling.fitting.isoflop import WIDE, Isoflop, fit_isoflop
+from scaling.fitting.isoflop import MIN_BUDGETS, WIDE, Isoflop, fit_isoflop
 from scaling.fitting.quantities import has_split, log_N, quantiles
 from scaling.fitting.result import FitResult
+
+NAMED = 5  # rejected budgets in one reason
 
 
 @dataclass(frozen=True)
@@ -82,9 +84,15 @@ def _isoflop_answer(data: RunData, budget, budgets, level, seed) -> Answer:
     except FitError as error:
         return Answer("2", reason=str(error))
     if found.N_law is None:
-        rejected = "; ".join(f"{b.flops:.3g}: {b.rejected}" for b in found.budgets if b.rejected and b.n_sizes >= 3)
-        return Answer("2", reason=f"fewer than 2 accepted budgets ({rejected or 'no curves'})", detail=found)
+        return Answer("2", reason=f"isoFLOP: {len(found.accepted)} of {sum(b.n_sizes >= 3 for b in found.budgets)} curves are "
+                      f"accepted, {MIN_BUDGETS} are needed. {_rejections(found)}", detail=found)  # fmt: skip
     return _power_answer("2", found, budget, level)
+
+
+def _rejections(found: Isoflop) -> str:
+    lines = [f"{b.flops:.3g} FLOP: {b.rejected}" for b in found.budgets if b.rejected and b.n_sizes >= 3]
+    more = [f"and {len(lines) - NAMED} more"] if len(lines) > NAMED else []
+    return f"Rejected: {'; '.join(lines[:NAMED] + more)}." if lines else ""
 
 
 def _power_answer(name: str, found, budget, level) -> Answer:

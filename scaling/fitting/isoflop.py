@@ -17,6 +17,7 @@ from scaling.fitting.regression import PowerLaw, power_law
 
 TOLERANCE = 0.1  # runs whose C lies within 10 % are of one budget
 MIN_SIZES = 4
+MIN_BUDGETS = 3  # accepted ones: two determine a line exactly, however bad they are
 WIDE = 2.0  # decades of N from end to end
 FLAT = 0.75  # of the median curvature
 OFF_CENTRE = 0.25  # of the width, between the minimum and the middle of the grid
@@ -47,7 +48,7 @@ class Budget:
 
 @dataclass(frozen=True)
 class Isoflop:
-    """Approach 2: budgets, and the power laws of N* and D* through the accepted ones (None with fewer than 2)."""
+    """Approach 2: budgets, and the power laws of N* and D* through the accepted ones (None with fewer than 3)."""
 
     budgets: tuple[Budget, ...]
     N_law: PowerLaw | None
@@ -89,7 +90,7 @@ def fit_isoflop(
     found = _flag_flat(data, found)
     accepted = [b for b in found if b.accepted]
     N_law = D_law = draws = None
-    if len(accepted) >= 2:
+    if len(accepted) >= MIN_BUDGETS:
         C = [b.flops for b in accepted]
         N_law = power_law(C, [b.N_opt for b in accepted], level=level)
         D_law = power_law(C, [b.D_opt for b in accepted], level=level)
@@ -280,8 +281,8 @@ def _warnings(budgets, N_law, D_law) -> list[str]:
     out += [f"budget {b.flops:.3g} FLOP: {note}." for b in budgets if b.accepted or b.outliers for note in b.notes
             if not note.startswith("near-")]  # fmt: skip
     accepted = [b for b in budgets if b.accepted]
-    if len(accepted) < 3:
-        out.append(f"{len(accepted)} accepted budgets: at least 3 are needed for an exponent with an error.")
+    if len(accepted) < MIN_BUDGETS:
+        out.append(f"{len(accepted)} accepted budgets: at least {MIN_BUDGETS} are needed for an exponent with an error.")
     last = max(budgets, key=lambda b: b.flops)
     if not last.accepted:
         out.append(f"provisional: the largest budget ({last.flops:.3g} FLOP) has no accepted optimum.")

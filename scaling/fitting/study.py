@@ -117,7 +117,7 @@ def study(runs: Any, options: StudyOptions | None = None, **fit_options: Any) ->
     fit = fit_law(runs, seed=o.seed, **fit_options)
     data = fit.problem.data
     budget = o.budget or 10 * float(data.flops.max())
-    inputs = inputs_of(runs, fit, o)
+    inputs = inputs_of(runs, fit, o, fit_options)
     comparison = compare_forms(data, o.compare, **_without_form(fit_options)) if o.compare else None
     if not fit.usable:
         sides = None if o.approach == "3" else _sides(fit, None, None, budget, o, data)
@@ -230,7 +230,7 @@ def _trend_warnings(drift: tuple[Trend, ...]) -> list[str]:
     ]  # fmt: skip
 
 
-def inputs_of(runs: Any, fit: FitResult, o: StudyOptions) -> dict[str, Any]:
+def inputs_of(runs: Any, fit: FitResult, o: StudyOptions, fit_options: dict[str, Any]) -> dict[str, Any]:
     """What was fitted and how: files, how many rows, the ranges, how the columns were understood, the options."""
     data = fit.problem.data
     return {
@@ -242,8 +242,19 @@ def inputs_of(runs: Any, fit: FitResult, o: StudyOptions) -> dict[str, Any]:
         "loss_range": [float(data.loss.min()), float(data.loss.max())],
         "metric": getattr(runs, "metric", None),
         "mapping": list(getattr(runs, "notes", ())),
-        "options": {"budget": o.budget, "seed": o.seed, "cluster": o.cluster, "level": o.level, "weighted": bool(
-            (data.weights != 1).any())},
+        "doubts": [*getattr(runs, "warnings", ()), *(f"{label.label}: {label.text}" for label in getattr(runs, "labels", ()))],
+        "options": _options(data, o, fit_options),
         "flops_convention": "the flops column where the table has one, else 6ND",
         "params_convention": "the column read as params, as these runs counted it",
+    }  # fmt: skip
+
+
+def _options(data, o: StudyOptions, fit_options: dict[str, Any]) -> dict[str, Any]:
+    """Every choice that the numbers depend on, besides form, loss function and delta, which the fit itself carries."""
+    weights = fit_options.get("weights")
+    return {
+        "budget": o.budget, "seed": o.seed, "cluster": o.cluster, "level": o.level, "method": o.method,
+        "weighted": bool((data.weights != 1).any()), "weights": weights if isinstance(weights, str) else None,
+        "approach": o.approach, "isoflop_budgets": None if o.isoflop_budgets is None else list(o.isoflop_budgets),
+        "curves": o.curves, "envelope": o.envelope,
     }  # fmt: skip

@@ -174,3 +174,49 @@ def test_the_table_is_not_changed(runs):
     before = runs.read_bytes()
     call(runs, *QUICK)
     assert runs.read_bytes() == before and len(pd.read_csv(runs)) == 80
+
+
+def test_options_that_cannot_be_met_are_misuse_and_not_ignored(runs):
+    assert "--parametric" in call(runs, "--parametric", "--cluster", "seed", code=2).stderr
+    assert "-1" in call(runs, "--seed", "-1", code=2).stderr
+
+
+def test_an_approach_asked_for_alone_that_has_no_answer_is_an_error_with_its_reason(runs):
+    assert "Error: fit: isoFLOP: 2 of 5 curves are accepted, 3 are needed" in call(
+        runs, "--approach", "2", *QUICK, code=1).stderr  # fmt: skip
+
+
+def test_the_choices_are_in_the_output(runs):
+    call(runs, "--weights", "w", *QUICK)
+    assert "weighted by w" in call(runs, "--weights", "w", *QUICK).stdout
+    options = as_json(runs, "--weights", "w", "--cluster", "seed", "--interval", "bca", *QUICK)["inputs"]["options"]
+    assert (options["weights"], options["cluster"], options["method"]) == ("w", "seed", "bca")
+    assert options["envelope"] == "interior"
+
+
+def test_a_published_envelope_from_the_command_line():
+    path = SHARED / "misfitting_ckpts.csv"
+    if not path.exists():
+        pytest.skip(f"public tables are not at {SHARED}")
+    found = as_json(path, "--where", "frac > 0.1", "--approach", "1", "--envelope", "all", "--bootstrap", 0, "--holdout", "none")
+    assert found["approaches"]["1"]["N_exponent"] == pytest.approx(0.524955, abs=1e-6)
+    assert (found["approaches"]["1"]["curves_by"], found["approaches"]["1"]["winners"]) == ("run_id", "all")
+
+
+def test_what_a_group_left_out_is_its_own(tmp_path):
+    path = tmp_path / "runs.csv"
+    table = synthetic_runs(LAW, runs=120, noise=0.004, seed=1).drop(columns="flops")
+    lost = table.iloc[:1].assign(params=1e11, tokens=1e13, loss=np.nan)
+    parts = [table.assign(corpus="c4", status="done"), table.assign(corpus="web", status="done"),
+             lost.assign(corpus="web", status="diverged")]  # fmt: skip
+    pd.concat(parts).to_csv(path, index=False)
+    groups = as_json(path, "--group-by", "corpus", "--bootstrap", "100")["groups"]
+    assert [len(groups[name]["excluded"]) for name in ("c4", "web")] == [0, 1]
+    assert [groups[name]["inputs"]["n_rows"] for name in ("c4", "web")] == [120, 121]
+    assert "did not finish" in groups["web"]["verdict"]["line"] and "did not finish" not in groups["c4"]["verdict"]["line"]
+
+
+def test_a_change_of_many_orders_of_magnitude_is_no_percentage():
+    from scaling.cli.fit_text import _change
+
+    assert [_change(x) for x in (0.25, -0.1, 5e21, -1 + 1e-9)] == ["+25.0%", "-10.0%", "5e+21x", "1e-09x"]

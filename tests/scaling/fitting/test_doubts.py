@@ -4,7 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from scaling.allocation import allocate
 from scaling.errors import FitError
+from scaling.files import to_json
 from scaling.fitting import fit_law
 from scaling.fitting.data import run_data
 from scaling.fitting.doubts import doubts
@@ -118,3 +120,12 @@ def test_forms_of_one_variable_have_none():
     found = study(RUNS, StudyOptions(resamples=60, approach="all", diagnose=False), form="power_C")
     assert found.verdict.level == "provisional" and "power_C has no split of a budget" in found.verdict.line
     assert "no split" in found.approaches.answers["3"].reason and found.to_dict()["at_budget"] is None
+
+
+def test_an_allocation_from_a_law_that_is_not_identified_says_so(tmp_path):
+    noisy = synthetic_runs(LAW, runs=25, noise=0.02, params=(1e8, 6e8), tokens_per_param=(10, 40), seed=3)
+    found = study(noisy, StudyOptions(resamples=200, diagnose=False))
+    assert (found.fit.status, found.verdict.level) == ("converged", "not_identified")
+    path = tmp_path / "fit.json"
+    path.write_text(to_json(found.to_dict(draws=True)))
+    assert any("not identified" in text and "Do not spend" in text for text in allocate(1e21, law=str(path)).warnings)

@@ -100,6 +100,16 @@ def test_repeats_reach_the_best_known_objective(subset, shared, golden):
     assert fit.objective <= known["joint_7param_best_of_5_starts"]["objective_sum"] * (1 + 1e-9)
 
 
+def test_repeats_that_cost_nothing_are_a_bound_and_not_an_infinite_constant(shared, golden):
+    """Up to 60 epochs the best known fit has R_D_star = 1e69: repeats as good as fresh tokens, which is a bound here."""
+    runs = pd.read_csv(shared / "datablations_repeat.csv").rename(columns={"n_params": "params", "n_tokens": "tokens"})
+    runs = runs[(runs.dedup == 0) & (runs.opt_variant == 0) & (runs.tokens / runs.unique_tokens <= 60)]
+    known = golden["special"]["dc_epochs<=60"]
+    fit = fit_law(runs, form="data_constrained")
+    assert fit.n_runs == known["n"] and fit.status == "at_bound" and fit.at_bounds == ("R_D_star",)
+    assert fit.objective == pytest.approx(known["joint_7param_best_of_5_starts"]["objective_sum"], rel=1e-5)
+
+
 def test_a_form_the_runs_cannot_tell_gives_no_law():
     law = TokenLaw(1.7, 900, 0.33)
     one_size = runs_of(law).assign(params=1e9)

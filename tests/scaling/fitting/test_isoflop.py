@@ -66,6 +66,14 @@ def test_three_points_determine_a_parabola_exactly_and_say_so():
     assert budget.N_error is None and "exactly determined" in budget.rejected
 
 
+def test_two_budgets_give_no_exponent(table):
+    """A line through two accepted curves is exact whatever they are worth."""
+    sides = side_by_side(fit_law(table("misfitting_final_all")), None, 1e22, wanted="2")
+    answer = sides.answers["2"]
+    assert answer.N_exponent is None and answer.params is None and len(answer.detail.accepted) == 2
+    assert "2 of 6 curves are accepted, 3 are needed" in answer.reason and "opens downward" in answer.reason
+
+
 def test_a_minimum_at_the_edge_is_rejected():
     runs = synthetic_isoflop(LAW, BUDGETS, off_centre=1.0, decades=1.0, noise=0.0)
     found = fit_isoflop(run_data(runs))
