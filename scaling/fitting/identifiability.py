@@ -36,13 +36,14 @@ class Design:
 def groups(values: np.ndarray, tolerance: float = SAME) -> np.ndarray:
     """Group number of each value: a group spans at most `tolerance` in ratio, from its smallest member."""
     order = np.argsort(values, kind="stable")
-    log = np.log(values[order])
-    number, start, current = np.empty(len(values), int), -np.inf, -1
-    for i, value in zip(order, log, strict=True):
+    start, current, numbers = -np.inf, -1, []
+    for value in np.log(values[order]).tolist():
         if value > start + tolerance:
             start, current = value, current + 1
-        number[i] = current
-    return number
+        numbers.append(current)
+    out = np.empty(len(values), int)
+    out[order] = numbers
+    return out
 
 
 def condition_number(N, D, alpha: float, beta: float, E: float, A: float, B: float) -> float:

@@ -13,6 +13,8 @@ import numpy as np
 from scaling.fitting.coordinates import Identity
 
 MAX_STEP = 1.0  # no fit variable (a logarithm or an exponent) moves further in one iteration
+TINY_PIVOT = 1e-9  # of the damping's scale
+FEW = 64  # rows for which LAPACK, called once for each, takes less time than the loops of solve_ldl
 FIRST_DAMPING, MAX_DAMPING = 1e-2, 1e9  # a step that failed is rarely cured by less than the first
 
 
@@ -73,15 +75,15 @@ def minimise(
 ) -> Minima:
     """Minimise each row of theta (R, p). `evaluate(theta, rows)` gives F (R,), gradient (p, R), Hessian (p, p, R).
 
-    `scale` (p,) or (p, R) is the diagonal of the damping matrix, in the given coordinates. Rounding
+    `scale` (p, R) is the diagonal of the damping matrix, in the given coordinates. Rounding
     makes F uncertain by about noise * sqrt(F) + noise^2: a smaller decrease is none. An undamped row converges
     quadratically: when its predicted decrease is below `last_step` times F, it takes that step and needs no evaluation.
     """
     coordinates = coordinates or Identity()
     theta = np.clip(theta, box.low, box.high)
-    R, p = theta.shape
+    R = len(theta)
     F, g, H = evaluate(theta, np.arange(R))
-    result = _Rows(theta, F, g, H, np.zeros(R), np.broadcast_to(scale.reshape(p, -1), (p, R)))
+    result = _Rows(theta, F, g, H, np.zeros(R), scale)
     converged, iterations = np.zeros(R, bool), np.zeros(R, int)
     active = np.flatnonzero(np.isfinite(F))
     now = result.take(active)
@@ -164,11 +166,24 @@ def _steps(pulled, held, damping):
     g, H, scale = pulled
     free = ~held
     g = np.where(held, 0.0, g)
-    step = -solve_ldl(H, g, scale, damping, free)
+    x = solve_few(H, g, scale, damping) if len(damping) <= FEW and free.all() else None
+    step = -(solve_ldl(H, g, scale, damping, free) if x is None else x)
     decrease = -0.5 * (step * g).sum(0)
     largest = np.abs(step).max(0)
     step *= np.minimum(1.0, MAX_STEP / np.maximum(largest, 1e-300))
     return step.T, decrease
+
+
+def solve_few(H, g, scale, damping):
+    """x of (H + damping diag(scale)) x = g by LAPACK, which is faster for a few rows; None unless all pivots are positive."""
+    A = np.ascontiguousarray(H.transpose(2, 0, 1))
+    diagonal = np.arange(len(g))
+    A[:, diagonal, diagonal] += (damping * scale).T
+    try:
+        roots = np.linalg.cholesky(A)[:, diagonal, diagonal]
+    except np.linalg.LinAlgError:
+        return None
+    return np.linalg.solve(A, g.T[..., None])[..., 0].T if (roots * roots > TINY_PIVOT * scale.T).all() else None
 
 
 def solve_ldl(H, g, scale, damping, free):
@@ -179,7 +194,7 @@ def solve_ldl(H, g, scale, damping, free):
     p = len(g)
     if not free.all():
         H = np.where(free[:, None] & free, H, 0.0)
-    diagonal, least, floor = np.einsum("jjr->jr", H) + damping * scale, 1e-9 * scale, 1e-2 * scale
+    diagonal, least, floor = np.einsum("jjr->jr", H) + damping * scale, TINY_PIVOT * scale, 1e-2 * scale
     L: list[list] = [[None] * p for _ in range(p)]
     pivots: list = []
     x = list(g)

@@ -24,20 +24,21 @@ def polish(
 ) -> Minima:
     """Minimise F from each row of theta (R, p), each threshold of the ladder starting where the last one ended.
 
-    `weights` (R, n) gives each row its own weights of the runs; `scale` a damping scale to use throughout.
+    `weights` (R, n) gives each row its own weights of the runs; `scale` (p, 1 or R) the damping's (None: that of the start).
     Without `lifting`, terms that start at their floor stay there. `last_step`: see `minimise`.
     """
     target = problem.objective.threshold
     rungs = problem.objective.ladder() if ladder is None else ladder
+    scale = np.broadcast_to(problem.scale(theta, rungs[0]) if scale is None else scale, theta.T.shape)
 
-    def run(start, rows, delta, last):
+    def run(start, rows, delta, last):  # a rung above the last needs only a start for the next: its minimum to a percent
         def evaluate(t, some):
             return problem.evaluate(t, delta=delta, weights=weights, rows=rows[some])
 
         return minimise(
-            evaluate, start, problem.box, problem.scale(start, delta) if scale is None else scale,
-            tolerance=tolerance if last else 1e-6, max_iterations=max_iterations if last else 12,
-            coordinates=problem.coordinates, noise=problem.noise, last_step=last_step,
+            evaluate, start, problem.box, scale[:, rows],
+            tolerance=tolerance if last else 1e-4, max_iterations=max_iterations if last else 12,
+            coordinates=problem.coordinates, noise=problem.noise, last_step=last_step if last else 1e-2,
         )  # fmt: skip
 
     everything = np.arange(len(theta))

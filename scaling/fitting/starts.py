@@ -4,14 +4,14 @@ On a grid of exponents the sum of ((Lhat - L) / L)^2 is minimised over non-negat
 entry of the Gram matrix is a sum over runs of a function of N, of D, or one matrix product of the two.
 """
 
-from itertools import combinations
+from itertools import product
 
 import numpy as np
 
 from scaling.fitting.kernel import E_FLOOR, Points
 
 GRID = np.array([0.03, 0.06, 0.1, 0.15, 0.21, 0.28, 0.36, 0.46, 0.6, 0.85, 1.3])
-_SUBSETS = [s for size in (3, 2, 1) for s in combinations(range(3), size)]
+_SUBSETS = np.array([s for s in product((True, False), repeat=3) if any(s)])[:, None, None]  # (7, 1, 1, 3)
 
 
 def grid_starts(points: Points, count: int = 6, grid: np.ndarray = GRID) -> np.ndarray:
@@ -54,18 +54,14 @@ def project(points: Points, alphas, betas):
 
 def _non_negative(gram, right, total):
     """Least squares over three non-negative coefficients: the best of the seven subsets that stays non-negative."""
-    best, best_sse = np.zeros(right.shape), np.full(right.shape[:-1], np.inf)
     diagonal = np.sqrt(np.einsum("...ii->...i", gram))
     gram, right = gram / (diagonal[..., :, None] * diagonal[..., None, :]), right / diagonal
-    for subset in _SUBSETS:
-        index = list(subset)
-        part = gram[..., index, :][..., index] + 1e-13 * np.eye(len(index))
-        solved = np.zeros(right.shape)
-        solved[..., index] = np.linalg.solve(part, right[..., index, None])[..., 0]
-        sse = total - (solved * right).sum(-1)
-        take = (solved >= 0).all(-1) & (sse < best_sse)
-        best[take], best_sse[take] = solved[take], sse[take]
-    return best / diagonal, best_sse
+    # of each subset, all at once: a coefficient outside it has a row and a column of the identity, and is zero
+    gram = np.where(_SUBSETS[..., :, None] & _SUBSETS[..., None, :], gram + 1e-13 * np.eye(3), np.eye(3))
+    solved = np.linalg.solve(gram, (_SUBSETS * right)[..., None])[..., 0]  # (7, a, b, 3)
+    sse = np.where((solved >= 0).all(-1), total - (solved * right).sum(-1), np.inf)
+    best = sse.argmin(0)[None]
+    return np.take_along_axis(solved, best[..., None], 0)[0] / diagonal, np.take_along_axis(sse, best, 0)[0]
 
 
 def random_starts(count: int, seed: int, points: Points) -> np.ndarray:
