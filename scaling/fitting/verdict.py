@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from scaling.fitting.identifiability import groups
-from scaling.fitting.quantities import has_split, log_N
+from scaling.fitting.quantities import has_split, is_five, log_N
 from scaling.fitting.result import FitResult, Status
 from scaling.quantities import format_quantity
 
@@ -16,7 +16,8 @@ REACH = 100.0  # beyond the data, in compute, no fit is called usable: nothing h
 LOOSE = 10.0  # at the largest run's own compute: an interval of N* wider than this factor identifies nothing
 POOR_HOLDOUT = 0.02  # mean error of the held-out decade
 FEW_CLUSTERS = 10
-MANY_LOST = 0.05  # of the resamples
+MANY_LOST = 0.05  # of the resamples: not converged, or with E at zero, where draws do not spread
+NO_REACH = 1.05  # limit over the largest run's compute, below which there is no "beyond the data" to speak of
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ def verdict(fit: FitResult, draws=None, *, holdout=None, influence=None, disagre
     if log_N(fit, fit.theta, largest) is None:
         line = f"provisional: the form {fit.form} has no split of a budget; its constants are {fit.status}."
         return Verdict("provisional", " ".join((line, *extra)), extra)
-    reasons = [*_fit_reasons(fit), *_draw_reasons(draws), *_outside_reasons(holdout, influence, disagreement, lack), *extra]
+    reasons = [*_fit_reasons(fit), *_draw_reasons(fit, draws), *_outside_reasons(holdout, influence, disagreement, lack), *extra]
     if draws is None or len(draws.draws) < 20:
         why = "no intervals were made" if draws is None else f"{len(draws.draws)} draws are too few for an interval"
         return Verdict("provisional", f"provisional: {why}. {' '.join(reasons)}".strip(), (why, *reasons))
@@ -66,7 +67,8 @@ def verdict(fit: FitResult, draws=None, *, holdout=None, influence=None, disagre
             0, f"N* is not known within {TIGHT:g}x even at {largest:.3g} FLOP ({low:.2g} to {high:.2g} of it)."
         )
         return Verdict("provisional", f"provisional: {' '.join(reasons)}", tuple(reasons))
-    reach = f"to {limit:.2g} FLOP ({format_quantity(limit / largest, digits=2)}x beyond the data)"
+    reach = (f"to {limit:.2g} FLOP ({format_quantity(limit / largest, digits=2)}x beyond the data)" if limit > NO_REACH * largest
+             else f"at the data's own {largest:.2g} FLOP and not beyond")  # fmt: skip
     if reasons:
         return Verdict("provisional", f"provisional, N* known within {TIGHT:g}x {reach}: {' '.join(reasons)}",
                        tuple(reasons), limit, limit / largest)  # fmt: skip
@@ -114,8 +116,12 @@ def _undetermined(fit: FitResult) -> bool:
     return (1 - 1 / math.e) * points < fit.n_parameters - 1
 
 
-def _draw_reasons(draws) -> list[str]:
+def _draw_reasons(fit: FitResult, draws) -> list[str]:
     out = []
+    if draws is not None and is_five(fit.names) and fit.status is Status.CONVERGED and len(draws.draws):
+        gone = float(np.mean(draws.draws[:, 0] <= fit.problem.box.low[0] + 1e-6))
+        if gone > MANY_LOST:
+            out.append(f"E = 0 in {gone:.0%} of the resamples: these runs hardly show an irreducible loss.")
     if draws is not None and draws.clusters is not None and draws.clusters < FEW_CLUSTERS:
         out.append(f"only {draws.clusters} clusters: intervals from so few are too narrow.")
     if draws is not None and draws.not_converged > MANY_LOST * draws.resamples:

@@ -1,5 +1,7 @@
 """Tables whose fit converges and must still not be called usable; and laws that no run shows."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -7,11 +9,14 @@ import pytest
 from scaling.allocation import allocate
 from scaling.errors import FitError
 from scaling.files import to_json
-from scaling.fitting import fit_law
+from scaling.fitting import bootstrap, fit_law
 from scaling.fitting.data import run_data
 from scaling.fitting.doubts import doubts
 from scaling.fitting.holdout import hold_out
+from scaling.fitting.quantities import log_optimum
+from scaling.fitting.resampling import Bootstrap
 from scaling.fitting.study import StudyOptions, study
+from scaling.fitting.verdict import verdict
 from scaling.laws import published_law
 from scaling.synthetic import synthetic_runs
 
@@ -58,6 +63,29 @@ def test_runs_that_show_no_split_of_a_budget_get_none(loss):
     assert not {"N_exponent", "params"} & set(data["intervals"])
     assert data["approaches"]["3"]["params"] is None and "no best split" in data["approaches"]["3"]["reason"]
     assert all(row["params"] is None for row in data["diagnostics"]["specifications"])
+
+
+def test_draws_at_a_bound_do_not_spread_and_an_edge_is_no_reach():
+    noisy = synthetic_runs(LAW, runs=60, noise=0.01, params=(1e7, 1e9), seed=2)
+    fit = fit_law(noisy)
+    draws = bootstrap(fit, 200)
+    assert fit.status == "converged" and "E = 0" not in verdict(fit, draws).line
+    low = draws.draws.copy()
+    low[:20, 0] = fit.problem.box.low[0]
+    assert "E = 0 in 10% of the resamples" in verdict(fit, replace(draws, draws=low)).line
+
+
+@pytest.mark.parametrize("width, line", [(0.6, "usable to "), (0.687, "usable at the data's own 1.4e+22 FLOP and not beyond")])
+def test_an_edge_is_no_reach(width, line):
+    """Draws of N* that spread evenly, and by a tenth more per decade of compute."""
+    fit = fit_law(RUNS)
+    t, draws = np.linspace(-1, 1, 400), np.repeat(fit.theta[None], 400, 0)
+    largest = float(fit.problem.data.flops.max())
+    draws[:, 4] += 0.1 * t  # beta: the exponent of N
+    base, exponents = log_optimum(fit.theta, largest)[0], draws[:, 3] + draws[:, 4]
+    draws[:, 1] += (base + width / 0.95 * t - log_optimum(draws, largest)[0]) * exponents  # log A: N* at the largest run
+    found = verdict(fit, Bootstrap(fit.names, draws, "runs", 400, 0, 0, 0))
+    assert found.line.startswith(line), found.line
 
 
 def test_few_clusters_and_few_draws_are_not_usable():
