@@ -37,8 +37,7 @@ def chunks(count: int, n: int) -> Iterator[slice]:
 
 def refit(problem: Problem, weights: np.ndarray, theta: np.ndarray, candidates: np.ndarray | None = None) -> Refits:
     """Refit under each row of weights (R, n), from `theta` (p,) or the best of `candidates` (K, p)."""
-    base = problem.weights
-    weights = weights if (base == 1).all() else weights * base
+    weights = _weighted(problem, weights)
     starts = np.repeat(theta[None], len(weights), 0) if candidates is None else choose(problem, weights, candidates)
     return _solve(problem, starts, theta, weights)
 
@@ -48,13 +47,31 @@ def refit_losses(problem: Problem, log_losses: np.ndarray, theta: np.ndarray) ->
     return _solve(problem.with_losses(log_losses), np.repeat(theta[None], len(log_losses), 0), theta, None)
 
 
+def pilots(problem: Problem, weights: np.ndarray, theta: np.ndarray) -> np.ndarray:
+    """About where refits from `theta` under each row of weights (R, n) end: theta (R, p)."""
+    single = problem.in_single() or problem
+    return _approach(single, np.repeat(theta[None], len(weights), 0), _weighted(problem, weights), _options(problem, theta))
+
+
+def _weighted(problem, weights):
+    return weights if (problem.weights == 1).all() else weights * problem.weights
+
+
+def _options(problem, theta) -> dict:
+    return dict(ladder=problem.objective.short_ladder(), scale=problem.scale(theta[None]))
+
+
+def _approach(problem, starts, weights, options) -> np.ndarray:
+    """Most of the way; the last step, taken without an evaluation, leads to where double precision is due."""
+    own = None if weights is None else weights.astype(problem.precision)
+    return polish(problem, starts, weights=own, tolerance=1e-6, last_step=1e-6, max_iterations=10, **options).theta
+
+
 def _solve(problem: Problem, starts, theta, weights) -> Refits:
-    options: dict = dict(ladder=problem.objective.short_ladder(), scale=problem.scale(theta[None]), max_iterations=30)
-    single = problem.in_single()
-    if single is not None:  # most of the way at half the price; the last step leads to where double precision is due
-        own = None if weights is None else weights.astype(np.float32)
-        starts = polish(single, starts, weights=own, tolerance=1e-6, last_step=1e-6, **options).theta
-    first = polish(problem, starts, weights=weights, tolerance=TOLERANCE, last_step=LAST_STEP, **options)
+    options, single = _options(problem, theta), problem.in_single()
+    if single is not None:
+        starts = _approach(single, starts, weights, options)
+    first = polish(problem, starts, weights=weights, tolerance=TOLERANCE, last_step=LAST_STEP, max_iterations=30, **options)
     rows = np.flatnonzero(~first.converged)
     if len(rows):
         first = _rescue(problem, first, theta, weights, rows)
@@ -90,8 +107,8 @@ def choose(problem: Problem, weights: np.ndarray, candidates: np.ndarray) -> np.
     return candidates[np.argmin(score, axis=1)]
 
 
-def candidates_around(problem: Problem, pilots: Refits, theta: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """The pilot refits, the fit itself, and draws from a normal distribution about the pilots, within the box."""
-    spread = np.cov(pilots.theta.T) + 1e-14 * np.eye(len(theta))
-    draws = rng.multivariate_normal(theta, spread, CANDIDATES - len(pilots.theta) - 1, method="eigh")
-    return np.clip(np.concatenate([theta[None], pilots.theta, draws]), problem.box.low, problem.box.high)
+def candidates_around(problem: Problem, pilots: np.ndarray, theta: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """The pilot refits (R, p), the fit itself, and draws from a normal distribution about the pilots, within the box."""
+    spread = np.cov(pilots.T) + 1e-14 * np.eye(len(theta))
+    draws = rng.multivariate_normal(theta, spread, CANDIDATES - len(pilots) - 1, method="eigh")
+    return np.clip(np.concatenate([theta[None], pilots, draws]), problem.box.low, problem.box.high)

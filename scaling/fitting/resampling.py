@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 
 from scaling.errors import FitError
-from scaling.fitting.refit import PILOTS, Refits, candidates_around, chunks, refit, refit_losses
+from scaling.fitting.refit import PILOTS, Refits, candidates_around, chunks, pilots, refit, refit_losses
 from scaling.fitting.result import FitResult
 
 DEFAULT_RESAMPLES = 4000
 WORK = 80_000_000  # resamples times runs that the default does not exceed, about 10 s
+COUNTED = 1 << 14  # draws counted at once: their bins stay in the cache
 KINDS = ("runs", "cluster", "parametric")
 
 
@@ -93,8 +94,12 @@ def counts(rng: np.random.Generator, resamples: int, n: int) -> np.ndarray:
     """How often each of n things is drawn (resamples, n), as floats."""
     drawn = rng.integers(0, n, (resamples, n), dtype=np.int32)
     out = np.empty((resamples, n))
-    for k, row in enumerate(drawn):
-        out[k] = np.bincount(row, minlength=n)
+    height = max(1, COUNTED // n)
+    shift = n * np.arange(height)[:, None]  # row k of a block counts in bins of its own, n k and up
+    for top in range(0, resamples, height):
+        block = drawn[top : top + height]
+        found = np.bincount((block + shift[: len(block)]).ravel(), minlength=block.size)
+        out[top : top + height] = found.reshape(block.shape)
     return out
 
 
@@ -106,8 +111,7 @@ def _resampled(problem, theta, resamples, rng, labels):
         drawn = counts(rng, count, units)
         return drawn if labels is None else drawn[:, labels]
 
-    pilots = refit(problem, weights(min(PILOTS, resamples)), theta)
-    candidates = candidates_around(problem, pilots, theta, rng)
+    candidates = candidates_around(problem, pilots(problem, weights(min(PILOTS, resamples)), theta), theta, rng)
     for part in chunks(resamples, n):
         yield refit(problem, weights(part.stop - part.start), theta, candidates)
 

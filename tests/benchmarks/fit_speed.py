@@ -21,7 +21,7 @@ import pandas as pd
 from scipy.optimize import minimize
 
 from scaling.fitting import bootstrap, fit_law
-from scaling.fitting.refit import PILOTS, candidates_around, refit
+from scaling.fitting.refit import PILOTS, candidates_around, pilots, refit
 from scaling.fitting.resampling import counts
 from scaling.laws import ChinchillaLaw
 from scaling.synthetic import synthetic_runs
@@ -90,9 +90,9 @@ def refits(runs: pd.DataFrame, value, both) -> None:
     fit = fit_law(runs)
     theta = fit.problem.inverse(fit.theta)
     rng = np.random.default_rng(5)
-    pilots = refit(fit.problem, counts(rng, PILOTS, len(runs)), theta)
+    some = pilots(fit.problem, counts(rng, PILOTS, len(runs)), theta)
     weights = counts(rng, SAMPLE, len(runs))
-    mine = refit(fit.problem, weights, theta, candidates_around(fit.problem, pilots, theta, rng))
+    mine = refit(fit.problem, weights, theta, candidates_around(fit.problem, some, theta, rng))
     ours, numeric, analytic, above = [], [], [], 0
     for k, w in enumerate(weights):
         if k % 4 == 0:
