@@ -88,7 +88,8 @@ def _at_budget(study: Study) -> str:
     if found is None or "params" not in found.estimate:
         return ""
     largest = study.inputs["flops_range"][1]
-    rows = [(NAMES[name], _number(name, found.estimate[name]), *_uncertainty(found, name)) for name in NAMES]
+    names = [name for name in NAMES if name in found.estimate]
+    rows = [(NAMES[name], _number(name, found.estimate[name]), *_uncertainty(found, name)) for name in names]
     factor = format_quantity(study.budget / largest, digits=3)
     return f"At {study.budget:.4g} FLOP ({factor}x the largest run):\n" + format_table(_header(found), rows)
 

@@ -174,7 +174,8 @@ class FormProblem(Problem):
     def quantities(self, theta, budget):
         theta = np.asarray(theta, float)
         found = dict(self.constants(theta))
-        found |= self.split(found, budget)
+        with np.errstate(all="ignore"):  # constants beyond what a number holds give no split, not a warning
+            found |= self.split(found, budget)
         return found
 
     def split(self, constants: dict[str, np.ndarray], budget: float | None) -> dict[str, np.ndarray]:

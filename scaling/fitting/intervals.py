@@ -59,8 +59,9 @@ def intervals(
     if not 0 < level < 1:
         raise FitError(f"level = {level} must lie between 0 and 1, for example 0.95.")
     of = quantities_of(fit, budget)
-    estimate = {name: float(value) for name, value in of(fit.theta).items()}
-    values = of(draws.draws)
+    estimate = {name: float(value) for name, value in of(fit.theta).items() if not np.isnan(value)}
+    values = {name: v for name, v in of(draws.draws).items() if name in estimate and not np.isnan(v).any()}
+    estimate = {name: estimate[name] for name in values}
     if method == "bca":
         labels = cluster_labels(fit.problem.data, cluster) if draws.kind == "cluster" else None
         left = leave_out(fit, labels)[1]

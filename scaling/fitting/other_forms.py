@@ -44,11 +44,13 @@ class KaplanProblem(FormProblem):
     def grid(self):
         out = []
         x, y = self.z["N"] - self.x, self.z["D"] - self.y
+        middle = float(np.log(self.data.loss).mean())  # in units of it, whose powers stay numbers
         for alpha_N, alpha_D in product(np.geomspace(0.02, 1.0, 9), repeat=2):
-            target = self.data.loss ** (1 / alpha_D)  # is (N_c/N)^r + D_c/D: linear
+            target = np.exp((np.log(self.data.loss) - middle) / alpha_D)  # is (N_c/N)^r + D_c/D: linear
             columns = np.stack([np.exp(-alpha_N / alpha_D * x), np.exp(-y)], axis=1) / target[:, None]
             scales = np.maximum(non_negative(columns, np.sqrt(self.weights)), 1e-12)
-            out.append([alpha_D * math.log(scales[0]), alpha_D * math.log(scales[1]), alpha_N, alpha_D])
+            u, v = (alpha_D * math.log(scale) + middle for scale in scales)
+            out.append([u, v, alpha_N, alpha_D])
         return np.array(out)
 
     def split(self, constants, budget):
@@ -59,8 +61,9 @@ class KaplanProblem(FormProblem):
             log_N = (np.log(r) + r * np.log(constants["N_c"]) + math.log(budget / 6) - np.log(constants["D_c"])) / (
                 r + 1
             )
-            N = np.exp(log_N)
-            out |= at_optimum(N, budget, ((constants["N_c"] / N) ** r + constants["D_c"] / (budget / 6 / N)) ** d)
+            log_D = math.log(budget / 6) - log_N
+            loss = d * np.logaddexp(r * (np.log(constants["N_c"]) - log_N), np.log(constants["D_c"]) - log_D)
+            out |= at_optimum(np.exp(log_N), budget, np.exp(loss))
         return out
 
 

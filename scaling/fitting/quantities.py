@@ -53,8 +53,13 @@ def log_N(fit: Any, theta: np.ndarray, budget: float) -> np.ndarray | None:
     if is_five(fit.names):
         return log_optimum(theta, budget)[0]
     found = fit.problem.quantities(theta, budget).get("params")
+    if found is None or np.isnan(found).any():
+        return None
     with np.errstate(divide="ignore"):
-        return None if found is None else np.log(found)
+        values = np.log(found)
+    if np.ndim(values) == 0 and not np.isfinite(values):
+        return None
+    return np.clip(values, -700, 700)  # beyond which a draw of N* is no number
 
 
 def quantiles(values: np.ndarray, percent) -> np.ndarray:
