@@ -17,7 +17,7 @@ from scaling.errors import SweepError
 from sweeps.corpus import Corpus
 
 WINDOWS = 1536
-CURVE_WINDOWS = 256
+CURVE_WINDOWS = 128
 
 
 @dataclass(frozen=True)
