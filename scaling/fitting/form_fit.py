@@ -108,7 +108,7 @@ def _condition(problem: FormProblem, theta, held) -> float:
     """Condition of the Jacobian of log Lhat in the free fit variables, columns at unit length."""
     J = problem.derivatives(theta[None])[1][0][:, ~held]
     size = np.sqrt((J * J).sum(0))
-    if not (size > 0).all():
+    if held.all() or not (size > 0).all():
         return float("inf")
     values = np.linalg.svd(J / size, compute_uv=False)
     return float(values[0] / values[-1]) if values[-1] > 0 else float("inf")

@@ -5,10 +5,12 @@ import pandas as pd
 import pytest
 
 from scaling.errors import FitError
+from scaling.files import to_json
 from scaling.fitting import bootstrap, fit_law
 from scaling.fitting.comparison import compare_forms
 from scaling.fitting.form_fit import PROBLEMS
 from scaling.fitting.intervals import intervals
+from scaling.fitting.study import StudyOptions, study
 from scaling.laws import (
     FORMS,
     BrokenLaw,
@@ -108,6 +110,17 @@ def test_repeats_that_cost_nothing_are_a_bound_and_not_an_infinite_constant(shar
     fit = fit_law(runs, form="data_constrained")
     assert fit.n_runs == known["n"] and fit.status == "at_bound" and fit.at_bounds == ("R_D_star",)
     assert fit.objective == pytest.approx(known["joint_7param_best_of_5_starts"]["objective_sum"], rel=1e-5)
+
+
+@pytest.mark.parametrize("form", ["tied", "kaplan", "interaction", "power_C", "power_N"])
+@pytest.mark.parametrize("loss", ["constant", "huge", "shuffled", "rising"])
+def test_losses_of_no_law_are_no_crash_and_no_silent_answer(form, loss):
+    runs = runs_of(RECOVERY[0], noise=0.003, n=24)
+    random = np.random.default_rng(3).permutation(runs.loss)
+    runs["loss"] = {"constant": 2.5 + 0 * runs.loss, "huge": 1e20 * runs.loss, "shuffled": random, "rising": 10 - runs.loss}[loss]
+    found = study(runs, StudyOptions(resamples=25, approach="all"), form=form)
+    assert found.verdict.line and "NaN" not in to_json(found.to_dict(draws=True))
+    assert found.verdict.level != "usable"
 
 
 def test_a_form_the_runs_cannot_tell_gives_no_law():
