@@ -1,12 +1,13 @@
 """Speed of the fit against SciPy on the same data and objective: CPU seconds, interleaved, medians of repeats.
 
-    OMP_NUM_THREADS=1 python tests/benchmarks/fit_speed.py
+    OMP_NUM_THREADS=1 python tests/benchmarks/fit_speed.py [--package]
 
 The grid of 5^5 starts is a plain SciPy re-statement (L-BFGS-B, numeric gradients, log-Huber), measured on a few of its
-starts and scaled; it is not the PyPI package `chinchilla` itself. Refits by SciPy are measured on 20 resamples and
-scaled to 4000.
+starts and scaled. Where the PyPI package `chinchilla` can be imported, its own fit is measured as well: on 2^5 of these
+starts and scaled, or with --package on all of them. Refits by SciPy are measured on 20 resamples and scaled to 4000.
 """
 
+import importlib.util
 import itertools
 import resource
 import statistics
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +30,8 @@ from scaling.synthetic import synthetic_runs
 
 DELTA, RESAMPLES, SAMPLE, STARTS = 1e-3, 4000, 20, 20
 LAW = ChinchillaLaw(1.82, 478.0, 2143.0, 0.347, 0.367)
+GRID = {"e": np.linspace(-1, 1, 5), "a": np.linspace(0, 25, 5), "b": np.linspace(0, 25, 5),
+        "alpha": np.linspace(0, 2, 5), "beta": np.linspace(0, 2, 5)}  # fmt: skip
 TABLE = Path(__file__).resolve().parents[2].parent / "shared/data/epoch_chinchilla.csv"
 
 
@@ -75,7 +79,7 @@ def scaled_objective(runs: pd.DataFrame):
 
 
 def global_fit(runs: pd.DataFrame, value) -> None:
-    grid = list(itertools.product(np.linspace(-1, 1, 5), *[np.linspace(0, 25, 5)] * 2, *[np.linspace(0, 2, 5)] * 2))
+    grid = list(itertools.product(*GRID.values()))
     picked = np.random.default_rng(3).permutation(len(grid))[:STARTS]
     ones, ours, theirs = np.ones(len(runs)), [], []
     for k in picked:
@@ -84,6 +88,29 @@ def global_fit(runs: pd.DataFrame, value) -> None:
             theirs.append(cpu(lambda k=k: minimize(value, grid[k], args=(ones,), method="L-BFGS-B"))[0])
     mine, total = statistics.median(ours), statistics.mean(theirs) * len(grid)
     print(f"global fit            {mine * 1e3:8.2f} ms; 5^5 L-BFGS-B (scaled from {STARTS}) {total:.1f} s: {total / mine:,.0f}x")
+    if importlib.util.find_spec("chinchilla"):
+        whole = "--package" in sys.argv
+        seconds = package_fit(runs, GRID if whole else {name: values[1::2] for name, values in GRID.items()})
+        total = seconds if whole else seconds * 5**5 / 2**5
+        print(f"  the package chinchilla, 5^5 {'' if whole else '(scaled from 2^5) '}{total:.1f} s: {total / mine:,.0f}x")
+
+
+def package_fit(runs: pd.DataFrame, grid: dict) -> float:
+    """CPU seconds of the package's own fit from a grid of starts, its figure left out."""
+    from chinchilla import Chinchilla
+    from chinchilla._metrics import log_huber
+
+    with tempfile.TemporaryDirectory() as folder:
+        model = Chinchilla(
+            folder, param_grid={name: tuple(values) for name, values in grid.items()}, log_level=50,
+            loss_fn=lambda true, predicted: log_huber(true, predicted, delta=DELTA),
+        )  # fmt: skip
+        named = runs.rename(columns={"params": "N", "tokens": "D"})
+        model.database.df = named.assign(C=6 * named.N * named.D)
+        model.visualizer.optim = lambda *args, **kwargs: None
+        with np.errstate(all="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return cpu(lambda: model.fit(parallel=False))[0]
 
 
 def refits(runs: pd.DataFrame, value, both) -> None:
