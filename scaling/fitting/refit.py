@@ -88,7 +88,7 @@ def _rescue(problem: Problem, first: Minima, theta, weights, rows) -> Minima:
     def again(rows, start, ladder, lifting):
         part = problem if problem.log_loss.ndim == 1 else problem.with_losses(problem.log_loss[rows])
         own = None if weights is None else weights[rows]
-        return polish(part, start, ladder=ladder, tolerance=TOLERANCE, weights=own, max_iterations=80, lifting=lifting)
+        return polish(part, start, ladder=ladder, tolerance=TOLERANCE, weights=own, max_iterations=200, lifting=lifting)
 
     first = merge(first, again(rows, np.repeat(theta[None], len(rows), 0), ladder, True), rows)
     first = merge(first, again(rows, first.theta[rows], ladder, True), rows)
