@@ -101,11 +101,14 @@ class ChinchillaProblem(Problem):
     def solve(self, wanted=None, seed: int = 0) -> Minima:
         """Minima (R starts) in centred fit variables; a start of the caller's is also tried with its terms re-projected."""
         starts = self.starts(wanted, seed)
-        if wanted is None:
-            minima = polish(self, starts)
-        else:
-            minima = self._solve_from(starts)
+        minima = polish(self, starts) if wanted is None else self._solve_from(starts)
         best = np.array([int(np.argmin(minima.value))])
+        if wanted is None and len(self.objective.ladder()) > 1:  # the ladder's wide rungs lead all starts into one basin
+            narrow = (self.objective.threshold,)
+            straight = polish(self, starts, ladder=narrow, tolerance=1e-6, max_iterations=10, last_step=1e-2)
+            lowest = np.array([int(np.argmin(straight.value))])
+            if straight.value[lowest[0]] < minima.value[best[0]] * (1 - 1e-9):
+                minima = merge(minima, polish(self, straight.theta[lowest], ladder=narrow), best)
         if nearly_gone(minima.theta[best], self.box)[0]:
             minima = merge(minima, polish(self, without_first(minima.theta[best], self.box), lifting=False), best)
         if not minima.converged[best[0]]:
