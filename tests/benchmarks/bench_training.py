@@ -40,6 +40,9 @@ def main() -> None:
     parser.add_argument("--widths", type=int, nargs="+", default=None)
     parser.add_argument("--reference-batch", type=int, default=16, help="windows a step of the reference loop")
     parser.add_argument("--reference-rate", type=float, default=1e-3, help="its learning rate; nanoGPT's is 1e-3")
+    parser.add_argument(
+        "--beyond", type=float, nargs="*", default=[], help="longer runs of the reference, for its tokens at our losses"
+    )
     parser.add_argument("--batch-tokens", type=int, default=None, help="of ours in `column` and `grid`; else the recipe's")
     parser.add_argument("--tokens", type=float, nargs="+", default=[0.25e6, 0.5e6, 1e6, 2e6, 4e6, 8e6])
     options = parser.parse_args()
@@ -135,27 +138,29 @@ def costs(corpus, options) -> None:
             for tokens in options.tokens
         ]  # fmt: skip
         ours, losses = column_seconds(configs, corpus)
-        theirs, reference_losses = reference_seconds(corpus, shape, configs, options)
         tokens = [config.realised_tokens for config in configs]
-        needed = [tokens_for(loss, tokens, reference_losses) for loss in losses]
+        theirs, reference_losses = reference_seconds(corpus, shape, tokens, options)
+        reached = tokens + [round(more) for more in options.beyond]
+        reference_losses += reference_seconds(corpus, shape, reached[len(tokens) :], options)[1]
+        needed = [tokens_for(loss, reached, reference_losses) for loss in losses]
         for_our_losses = theirs * sum(needed) / sum(tokens)
         share = steps_trained(configs) / sum(config.steps for config in configs)
         totals = [total + more for total, more in zip(totals, (ours, theirs, for_our_losses), strict=True)]
         print(
             f"d {d:3d} N {count_parameters(shape).total:7,}: ours {ours:6.1f} s, reference {theirs:6.1f} s, "
-            f"{ours / theirs:.3f}; for our losses at least {for_our_losses:.1f} s, {ours / for_our_losses:.3f}; "
+            f"{ours / theirs:.3f}; for our losses {for_our_losses:.1f} s, {ours / for_our_losses:.3f}; "
             f"FLOPs of the column {share:.3f} of separate runs\n"
             f"    losses ours {losses}\n    reference   {reference_losses}\n    its tokens for our losses, in millions: "
-            + ", ".join(("over " if n >= tokens[-1] else "") + f"{n / 1e6:.2f}" for n in needed),
+            + ", ".join(("over " if n >= reached[-1] else "") + f"{n / 1e6:.2f}" for n in needed),
             flush=True,
         )
     ours, theirs, for_our_losses = totals
     print(f"all: ours {ours:.1f} s, reference {theirs:.1f} s: {ours / theirs:.3f} of it")
-    print(f"for the same losses the reference needs at least {for_our_losses:.1f} s: {ours / for_our_losses:.3f} of it")
+    print(f"for our losses the reference needs {for_our_losses:.1f} s, or more where it says over: {ours / for_our_losses:.3f}")
 
 
 def tokens_for(loss: float, tokens: list[int], losses: list[float]) -> float:
-    """Tokens at which losses falling in `tokens` reach `loss`, interpolated in log D; the most there are if they do not."""
+    """Tokens at which losses falling in `tokens` reach `loss`, interpolated in log D; the most there are if they never do."""
     falling = np.minimum.accumulate(losses)
     return float(np.exp(np.interp(-loss, -falling, np.log(tokens))))
 
@@ -166,11 +171,11 @@ def column_seconds(configs, corpus) -> tuple[float, list[float]]:
     return time.process_time() - start, losses
 
 
-def reference_seconds(corpus, shape: Shape, configs, options) -> tuple[float, list[float]]:
+def reference_seconds(corpus, shape: Shape, tokens: list[int], options) -> tuple[float, list[float]]:
     windows = Evaluator(corpus, context=CONTEXT).windows
     start, losses, batch = time.process_time(), [], options.reference_batch
-    for config in configs:
-        steps = max(1, config.realised_tokens // (batch * CONTEXT))
+    for count in tokens:
+        steps = max(1, count // (batch * CONTEXT))
         loop = reference_loop(corpus, shape, batch, steps=steps, learning_rate=options.reference_rate)
         for _ in range(steps):
             loop()

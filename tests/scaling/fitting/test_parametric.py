@@ -211,12 +211,9 @@ def test_the_default_starts_find_a_basin_that_only_the_narrow_threshold_has(numb
 
 
 def hard_table(number: int):
-    """The table of a number from one stream of random laws, sizes and noises, with two gross outliers in some."""
+    """The table of a number from one stream of random laws, sizes and noises."""
     rng = np.random.default_rng(1)
-    for k in range(number + 1):
+    for _ in range(number + 1):
         law = ChinchillaLaw(rng.uniform(0.3, 2.5), *np.exp([rng.uniform(3, 8), rng.uniform(3, 9)]), *rng.uniform(0.1, 0.6, 2))
         n, noise = int(rng.integers(15, 300)), float(np.exp(rng.uniform(-7, -3)))
-    runs = synthetic_runs(law, runs=n, noise=noise, kind="student" if number % 2 else "normal", seed=number)
-    if number % 5 == 0:
-        runs.loc[:2, "loss"] *= 1.5
-    return runs
+    return synthetic_runs(law, runs=n, noise=noise, kind="student" if number % 2 else "normal", seed=number)
