@@ -15,6 +15,7 @@ TIGHT = 2.0  # usable while the 95 % interval of N* stays within this factor on 
 REACH = 100.0  # beyond the data, in compute, no fit is called usable: nothing has tested the law there
 LOOSE = 10.0  # at the largest run's own compute: an interval of N* wider than this factor identifies nothing
 POOR_HOLDOUT = 0.02  # mean error of the held-out decade
+BENT_HOLDOUT, ONE_SIDED = 0.01, 0.9  # the same, where signed and absolute mean agree to this share: not noise but a bend
 FEW_CLUSTERS = 10
 MANY_LOST = 0.05  # of the resamples: not converged, or with E at zero, where draws do not spread
 NO_REACH = 1.05  # limit over the largest run's compute, below which there is no "beyond the data" to speak of
@@ -136,10 +137,18 @@ def _too_few(holdout) -> bool:
     return holdout.covered < p - 0.1 if tail is None else tail < 0.01
 
 
+def _bends(holdout) -> bool:
+    return holdout.mean_abs > BENT_HOLDOUT and abs(holdout.mean_signed) > ONE_SIDED * holdout.mean_abs
+
+
 def _outside_reasons(holdout, influence, disagreement, lack) -> list[str]:
     out = []
     if holdout is not None and holdout.mean_abs > POOR_HOLDOUT:
         out.append(f"the largest decade of compute was predicted {holdout.mean_abs:.1%} off on average.")
+    elif holdout is not None and _bends(holdout):
+        side = "high" if holdout.mean_signed > 0 else "low"
+        out.append(f"the largest decade of compute was predicted {holdout.mean_abs:.1%} too {side}, nearly all runs alike: the "
+                   "law bends there.")  # fmt: skip
     if holdout is not None and holdout.covered is not None and _too_few(holdout):
         out.append(f"only {holdout.covered:.0%} of the held-out losses lay in their {holdout.level:.0%} intervals.")
     if influence is not None and influence.warnings:
