@@ -221,7 +221,7 @@ def _find_mapped(role: str, wanted: str, headers: Sequence[str]) -> tuple[str, i
 
 
 def list_columns(headers: Iterable[str], limit: int = 24) -> str:
-    """Column names for a message, cut when there are many or when they are long."""
-    names = [str(header)[:40] for header in headers]
+    """Column names for a message, each once, cut when there are many or when they are long."""
+    names = list(dict.fromkeys(str(header)[:40] for header in headers))
     more = f" and {len(names) - limit} more" if len(names) > limit else ""
     return ", ".join(names[:limit]) + more

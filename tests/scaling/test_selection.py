@@ -69,6 +69,13 @@ def test_where_refuses_what_is_no_condition(path, condition, message):
     assert message in str(caught.value)
 
 
+def test_a_message_names_each_column_once(path):
+    with pytest.raises(InputError) as caught:
+        read_runs(path, where="nope > 1")
+    listed = str(caught.value).split("Columns: ")[1].rstrip(".").split(", ")
+    assert len(listed) == len(set(listed)) and {"params", "lr", "Model Name"} <= set(listed)
+
+
 def test_several_conditions_must_all_hold(path):
     assert read_runs(path, where=["dataset == 'c4'", "lr == 0.1"]).table["row"].tolist() == [2, 3, 5]
 
