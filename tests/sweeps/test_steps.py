@@ -58,6 +58,18 @@ def test_gradients_are_those_of_automatic_differentiation(attention, positions, 
             assert error < 1e-5, (name, error)
 
 
+@pytest.mark.parametrize(("context", "at_once"), [(16, 128), (256, 8), (1000, 4), (4096, 4)])
+def test_held_out_windows_are_read_by_tokens_not_by_number(context, at_once):
+    """About 2,048 tokens at once, never fewer than a batch: long contexts must not multiply the buffers of attention."""
+    config = configure(context=context, attention="fused")
+    hand, automatic = pair(config)
+    generator = torch.Generator().manual_seed(3)
+    windows = torch.randint(40, (5, context + 1), generator=generator)
+    torch.testing.assert_close(hand.window_losses(windows), automatic.window_losses(windows), rtol=1e-5, atol=0)
+    reader = hand if hand.B >= 2048 // context else hand._reader
+    assert reader.B == at_once and reader.flat is hand.flat
+
+
 def test_automatic_gradients_are_those_of_finite_differences():
     config = configure()
     step = AutogradStep(config)
