@@ -41,7 +41,7 @@ class RunConfig:
     seed: int  # initialisation
     data_seed: int  # data order
     dtype: str  # "float32" or "bfloat16"
-    attention: str  # "fused" or "explicit"
+    attention: str  # "fused", "explicit" or "native"
     device: str  # "cpu" or "cuda"
 
     def shape(self) -> Shape:

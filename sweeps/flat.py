@@ -7,7 +7,7 @@ from sweeps.config import RunConfig
 from sweeps.recipe import rate_of
 
 _ALIGN = 16  # elements: 64 bytes in float32, the width of a vector register
-_EPS = 1e-8
+EPS = 1e-8
 GROUPS = ("matrix", "embedding", "norm")
 
 
@@ -48,7 +48,7 @@ class FlatParameters:
             self.gradient[name] = self.gradients[span].view(parameter.shape)
             parameter.data = self.weight[name]
             parameter.grad = self.gradient[name]
-        self._slices = {
+        self.slices = {
             group: [t[a:b] for t in (self.values, self.gradients32, self.first_moment, self.second_moment)]
             for group, (a, b) in self.bounds.items()
         }
@@ -72,12 +72,12 @@ class FlatParameters:
         norm = torch.linalg.vector_norm(self.gradients32)
         torch.clamp(norm / config.clip, min=float(tokens), out=self._scale)
         self._count.fill_(step + 1)
-        for group, (values, gradients, first, second) in self._slices.items():
+        for group, (values, gradients, first, second) in self.slices.items():
             torch._fused_adamw_(
                 [values], [gradients], [first], [second], [], [self._count],
                 lr=config.learning_rate * factor * rate_of(group, config), beta1=config.beta1, beta2=config.beta2,
                 weight_decay=config.weight_decay if group == "matrix" else 0.0,
-                eps=_EPS, amsgrad=False, maximize=False, grad_scale=self._scale, found_inf=None,
+                eps=EPS, amsgrad=False, maximize=False, grad_scale=self._scale, found_inf=None,
             )  # fmt: skip
         self.publish()
 

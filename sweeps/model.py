@@ -43,7 +43,8 @@ class Transformer(nn.Module):
     """A language model of a shape; `seed` alone decides its initial weights.
 
     `attention` is "fused" (PyTorch's kernel) or "explicit" (matrix product, mask, softmax, matrix product): the same
-    numbers by two ways. Raises SweepError for the shapes that are counted but not trained (gated, grouped, tied).
+    numbers by two ways. "native", the compiled training step, is fused here. Raises SweepError for the shapes that are
+    counted but not trained (gated, grouped, tied).
     """
 
     def __init__(self, shape: Shape, *, attention: str = "fused", seed: int = 0):
@@ -210,5 +211,5 @@ def _check(shape: Shape, attention: str) -> None:
             raise SweepError(f"model: {name} = {getattr(shape, name)!r} is counted but not trained here.")
     if shape.positions == "rotary" and (shape.d_model // shape.n_heads) % 2:
         raise SweepError(f"model: rotary positions need an even head width, not {shape.d_model // shape.n_heads}.")
-    if attention not in ("fused", "explicit"):
-        raise SweepError(f'model: unknown attention "{attention}". Known: fused, explicit.')
+    if attention not in ("fused", "explicit", "native"):
+        raise SweepError(f'model: unknown attention "{attention}". Known: fused, explicit, native.')

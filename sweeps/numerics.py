@@ -1,4 +1,4 @@
-"""Which numbers a machine computes fastest with: fp32 or bf16, fused or explicit attention. By timing a shape."""
+"""Which numbers a machine computes fastest with: fp32 or bf16, fused, explicit or compiled attention. By timing a shape."""
 
 import time
 from functools import lru_cache
@@ -7,10 +7,13 @@ import numpy as np
 import torch
 
 from scaling.accounting import Shape
+from scaling.errors import SweepError
+from sweeps import native
 from sweeps.batches import Batches
 from sweeps.config import RunConfig
 from sweeps.corpus import Corpus
-from sweeps.recipe import Recipe, batch_for, resolve
+from sweeps.native_step import fits
+from sweeps.recipe import Recipe, batch_for, is_native, resolve
 from sweeps.steps import make_step
 
 _CEILING_SIZE = {"cpu": 768, "cuda": 8192}
@@ -29,9 +32,7 @@ def choose_numerics(
 
     About `seconds` go into the timing. Both are part of a run's identity: choose once per sweep and write it down.
     """
-    dtypes = [dtype] if dtype else ["float32", "bfloat16"]
-    attentions = [attention] if attention else ["explicit", "fused"]
-    candidates = [(d, a) for d in dtypes for a in attentions]
+    candidates = _candidates(shape, device, dtype, attention)
     if len(candidates) == 1:
         return candidates[0]
     recipe = Recipe(batch_tokens=batch_tokens or batch_for(0, shape.context))
@@ -44,6 +45,17 @@ def choose_numerics(
         )  # fmt: skip
         steps[d, a] = _Timed(config, text)
     return min(candidates, key=_interleaved(steps, seconds).__getitem__)
+
+
+def _candidates(shape: Shape, device: str, dtype: str | None, attention: str | None) -> list[tuple[str, str]]:
+    dtypes = [dtype] if dtype else ["float32", "bfloat16"]
+    attentions = [attention] if attention else ["explicit", "fused", "native"]
+    pairs = [(d, a) for d in dtypes for a in attentions if a != "native" or is_native(shape, d, device)]
+    if attention is None and ("float32", "native") in pairs and not (fits(shape) and native.is_available()):
+        pairs.remove(("float32", "native"))
+    if not pairs:
+        raise SweepError(f'numerics: attention = "native" cannot be had with {dtype} on {device}. Set attention = "fused".')
+    return pairs
 
 
 def measure_speed(config: RunConfig, corpus: Corpus, seconds: float = 1.0) -> float:

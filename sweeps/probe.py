@@ -123,6 +123,8 @@ def answer(request: dict) -> dict:
     chosen = dict(request["known"])
     fixed = {name: request[name] for name in ("dtype", "attention") if request[name]}
     _choose(getattr(tools, "choose_numerics", None), samples, chosen, fixed, request["choose_seconds"])
+    if request["train"] == TRAIN and any(attention == "native" for _, attention in chosen.values()):
+        importlib.import_module("sweeps.native_step").check()
     speeds = []
     if request["speed_seconds"] and hasattr(tools, "measure_speed"):
         speeds = _speeds(tools.measure_speed, samples, chosen, request["corpus"], request["speed_seconds"])

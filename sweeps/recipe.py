@@ -13,7 +13,8 @@ from sweeps.config import RunConfig
 SCHEDULES = ("wsd", "cosine")
 COOLDOWN_SHAPES = ("1-sqrt", "linear")
 DTYPES = ("float32", "bfloat16")
-ATTENTIONS = ("fused", "explicit")
+ATTENTIONS = ("fused", "explicit", "native")
+NATIVE_POSITIONS = ("learned", "sinusoidal", "none")
 MAX_WARMUP_SHARE = 0.1  # of a run: longer warm-ups bend the fitted exponents (Porian et al. 2024)
 EMBEDDING_RATE = 10.0  # measured in docs/training.md
 SMALL_BATCH = 256
@@ -81,6 +82,11 @@ def resolve(
     rate = recipe.learning_rate * (1.0 if recipe.batch_tokens else math.sqrt(batch / batch_for(0, shape.context)))
     _one_of("dtype", dtype, DTYPES)
     _one_of("attention", attention, ATTENTIONS)
+    if attention == "native" and not is_native(shape, dtype, device):
+        raise SweepError(
+            f'recipe: attention = "native" is float32 on a CPU with {", ".join(NATIVE_POSITIONS)} positions, not {dtype} on '
+            f'{device} with {shape.positions}. Set attention = "fused".'
+        )
     if batch % shape.context:
         raise SweepError(f"recipe: batch_tokens = {batch:,} is not a multiple of the context {shape.context:,}.")
     if tokens < batch:
@@ -116,6 +122,11 @@ def resolve(
         attention=attention,
         device=device,
     )
+
+
+def is_native(shape: Shape, dtype: str, device: str) -> bool:
+    """Whether the compiled step can train such a run."""
+    return dtype == "float32" and device == "cpu" and shape.positions in NATIVE_POSITIONS
 
 
 def heads_for(d_model: int, *, head_width: int = 32) -> int:

@@ -12,6 +12,7 @@ from sweeps.config import RunConfig
 from sweeps.flat import FlatParameters
 from sweeps.hand_step import HandStep
 from sweeps.model import Transformer
+from sweeps.native_step import NativeStep
 from sweeps.parallel import share_of, shared
 
 _WINDOWS_AT_ONCE = 64
@@ -106,13 +107,15 @@ def record_cuda_graph(body: Callable[[], None]) -> Callable[[], None]:
     return graph.replay
 
 
-def make_step(config: RunConfig) -> HandStep | AutogradStep:
-    """The step of a configuration, with a freshly initialised model: written out on a CPU, recorded on a GPU.
+def make_step(config: RunConfig) -> HandStep | AutogradStep | NativeStep:
+    """The step of a configuration, with a freshly initialised model: compiled or written out on a CPU, recorded on a GPU.
 
     A worker is one process with one thread: two threads in one process were slower than one in each of two.
     """
     torch.set_num_threads(1)
     config = share_of(config)
+    if config.attention == "native":
+        return shared(NativeStep(config))
     if config.device == "cpu" and config.positions in hand_step.POSITIONS:
         return shared(hand_step.HandStep(config))
     return shared(GraphStep(config) if config.device.startswith("cuda") else AutogradStep(config))
