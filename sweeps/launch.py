@@ -4,7 +4,7 @@ import json
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from scaling.errors import SweepError
@@ -52,6 +52,7 @@ def prepare(
         grid, corpus=grid.corpus, corpus_hash=corpus.hash, device=machine.device,
         numerics=lambda shape: machine.numerics[shape_key(shape)],
     )  # fmt: skip
+    resolved = replace(resolved, notes=(*machine.notes, *resolved.notes))
     return Planned(grid, resolved, machine, corpus.unique_tokens)
 
 

@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -39,6 +40,7 @@ class Machine:
     speeds: tuple[tuple[float, float], ...] = ()  # (FLOPs per token, FLOP/s), ascending; empty: not measured
     held_out_tokens: int = 0  # evaluated when a run ends
     startup_seconds: float = 0.0  # until a worker can train
+    notes: tuple[str, ...] = ()  # what its process was warned of
 
     def seconds(self, column: Sequence[RunConfig]) -> float | None:
         """Of one worker, for runs that share a trunk: training, and a forward pass over the held-out tokens at each end
@@ -94,8 +96,9 @@ def probe(
     numerics = {key: Numerics(*value) for key, value in answer["numerics"].items()}
     speeds = tuple((x, y) for x, y in sorted(answer["speeds"]))
     return Machine(
-        answer["device"], answer["gpus"], numerics, speeds, answer["held_out_tokens"], answer["startup_seconds"]
-    )
+        answer["device"], answer["gpus"], numerics, speeds, answer["held_out_tokens"], answer["startup_seconds"],
+        notes=tuple(answer["warnings"]),
+    )  # fmt: skip
 
 
 def _sample(grid: Grid, shape: Shape, corpus: str, corpus_hash: str) -> RunConfig:
@@ -209,7 +212,9 @@ def main() -> int:
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     try:
-        json.dump(answer(json.load(sys.stdin)), out)
+        with warnings.catch_warnings(record=True) as caught:
+            found = answer(json.load(sys.stdin))
+        json.dump({**found, "warnings": list(dict.fromkeys(str(warning.message) for warning in caught))}, out)
     except SweepError as error:
         sys.stderr.write(f"SweepError: {error}\n")
         return 1

@@ -78,7 +78,8 @@ def build(compiler: str, path: Path) -> None:
         )
         if done.returncode:
             words = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()
-            raise SweepError(f"native: {compiler} cannot compile {SOURCE.name}: {words[0] if words else done.returncode}.")
+            reason = words[0] if words else f"it ends with status {done.returncode}"
+            raise SweepError(f"native: {compiler} cannot compile {SOURCE.name}: {reason}.")
         os.replace(name, path)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise SweepError(f"native: {compiler} cannot compile {SOURCE.name}: {error}.") from error

@@ -4,6 +4,7 @@ import os
 import re
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,10 +14,16 @@ from scaling.accounting import Shape
 from scaling.errors import SweepError
 from sweeps import native, numerics
 from sweeps.evaluation import Evaluator
+from sweeps.grid import read_grid
 from sweeps.hand_step import HandStep
+from sweeps.launch import prepare
 from sweeps.native_step import NativeStep, check, fits
 from sweeps.recipe import Recipe, resolve
 from sweeps.steps import AutogradStep, make_step
+from sweeps.store import Store
+
+sys.path.insert(0, str(Path(__file__).parent))
+from text_for_tests import write_files  # noqa: E402
 
 needs_compiler = pytest.mark.skipif(native.find_compiler() is None, reason="needs a C++ compiler")
 
@@ -278,3 +285,18 @@ def test_the_evaluator_reads_with_it():
 def test_its_limit_is_in_the_message():
     with pytest.raises(SweepError, match="attention weights of 2 layers at a context of 8,192 are too many"):
         NativeStep(replace(configure(), context=8192, batch_tokens=8192), checked=False)
+
+
+def test_a_plan_says_that_the_compiler_failed(tmp_path, monkeypatch):
+    """The timing runs in a process of its own; what it is warned of must reach whoever asked."""
+    write_files(tmp_path / "text")
+    grid = tmp_path / "grid.toml"
+    grid.write_text(
+        f'corpus = "text:{tmp_path}/text"\nsizes = [{{ d_model = 8, n_layers = 1 }}]\ntokens = ["16K"]\n'
+        'context = 16\nbatch_tokens = 64\ndtype = "float32"\n'
+    )
+    monkeypatch.setenv("CXX", compiler(tmp_path, "sys.exit(3)"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    planned = prepare(read_grid(grid), Store(tmp_path / "out"), choose_seconds=0.01)
+    assert planned.plan.configs[0].attention in ("explicit", "fused")
+    assert any("cannot compile step.cpp: it ends with status 3. Training goes on" in note for note in planned.plan.notes)
