@@ -17,24 +17,56 @@
 #include <immintrin.h>
 #endif
 
+using std::int64_t;
+
+// What sweeps/native_step.py fills in, field by field
+
+struct Norm {
+    const float *scale, *shift;
+    float *d_scale, *d_shift;
+};
+
+struct Layer {
+    const float *qkv, *out, *up, *down;
+    float *d_qkv, *d_out, *d_up, *d_down;
+    Norm norm1, norm2;
+};
+
+struct Model {
+    int64_t T, d, heads, ff, vocab, layers;
+    int64_t together;                      // sequences that pass through the model side by side
+    const float *token, *position, *head;  // position: (T, d) or null
+    float *d_token, *d_position, *d_head;  // d_position: null where positions are not trained
+    Norm norm;
+    const Layer* layer;
+    float* workspace;
+};
+
+struct AdamW {  // of one group of parameters at one step (Loshchilov & Hutter 2019, algorithm 2)
+    float rate, decay, beta1, beta2, eps;
+    float correction1, correction2;  // 1 - beta^t
+    float divisor;                   // of every gradient: tokens, or more where the norm is clipped
+};
+
 namespace {
 
 #if defined(__AVX512F__)
-constexpr int W = 16, TILE_VECTORS = 4;  // floats in a vector; vectors across a register tile
+constexpr int W = 16, TILE_VECTORS = 4;  // floats in a vector; vectors across a tile: 32 registers hold 6 x 4 sums
 #elif defined(__AVX__)
-constexpr int W = 8, TILE_VECTORS = 2;
-#else
+constexpr int W = 8, TILE_VECTORS = 2;  // 16 registers hold 6 x 2
+#elif defined(__aarch64__)
 constexpr int W = 4, TILE_VECTORS = 4;
+#else
+constexpr int W = 4, TILE_VECTORS = 2;
 #endif
-constexpr int DEPTH = 256;    // of a product at a time
-constexpr int BLOCK = 32;  // queries that attend together
-constexpr float EPS = 1e-5f;  // of nn.LayerNorm
+constexpr int TILE_ROWS = 6, NARROW_TILE_ROWS = 8;  // of a tile as wide as can be, and of others
+constexpr int DEPTH = 256;                          // of a product at a time
+constexpr int BLOCK = 32;                           // queries that attend together
+constexpr float EPS = 1e-5f;                        // of nn.LayerNorm
 
 typedef float Vec __attribute__((vector_size(4 * W)));
 typedef int32_t IntVec __attribute__((vector_size(4 * W)));
 typedef float Loose __attribute__((vector_size(4 * W), aligned(4), may_alias));
-typedef int32_t LooseInt __attribute__((vector_size(4 * W), aligned(4), may_alias));
-using std::int64_t;
 
 inline Vec load(const float* p) { return *reinterpret_cast<const Loose*>(p); }
 inline void store(float* p, Vec v) { *reinterpret_cast<Loose*>(p) = v; }
@@ -120,7 +152,7 @@ inline float dot(int n, const float* a, const float* b) {
 }
 
 // exp(x) for x <= 88 to about one unit in the last place (Cephes' expf); below -87 it stays at exp(-87). NaN stays NaN.
-inline Vec exp(Vec x) {
+inline Vec exponential(Vec x) {
     const Vec above = x < -87.0f ? all(-87.0f) : x;
     const Vec shifted = above * 1.44269504f + 12582912.0f;  // 1.5 2^23: the nearest integer is in the low bits
     const Vec n = shifted - 12582912.0f;
@@ -194,7 +226,7 @@ inline void tile(const Product& g, After after, int i, int64_t column, const flo
 
 template <int Q, bool TRANSPOSED, bool PART>
 void rows(const Product& g, After after, int64_t column, const float* b, int lanes) {
-    constexpr int R = Q == 4 ? 6 : Q * W == 16 && W == 8 ? 6 : 8;
+    constexpr int R = Q == TILE_VECTORS ? TILE_ROWS : NARROW_TILE_ROWS;
     int i = 0;
     for (; i + R <= g.M; i += R) tile<R, Q, TRANSPOSED, PART>(g, after, i, column, b, lanes);
     if (i + 4 <= g.M) tile<4, Q, TRANSPOSED, PART>(g, after, i, column, b, lanes), i += 4;
@@ -240,7 +272,6 @@ void product(const Product& whole, After after = STORE) {
     }
 }
 
-
 // The transpose of a weight (N, K) as the right factor: K rows of N columns, in panels whose rows lie side by side.
 struct Packed {
     float* data;
@@ -263,11 +294,6 @@ struct Packed {
 };
 
 // Row-wise parts
-
-struct Norm {
-    const float *scale, *shift;
-    float *d_scale, *d_shift;
-};
 
 // h = (x - mean) / deviation * scale + shift for each of T rows; mean and 1 / deviation are kept.
 void normalise(int T, int d, const float* x, const Norm& norm, float* h, float* mean, float* inverse) {
@@ -321,7 +347,7 @@ void normalise_backward(int T, int d, const float* d_h, const float* x, const No
     }
 }
 
-void add_rows(int64_t n, const float* from, float* to) {
+void add_to(int64_t n, const float* from, float* to) {
     for (int64_t i = 0; i < n; i++) to[i] += from[i];
 }
 
@@ -341,7 +367,7 @@ void soften(float* row, int i, int end, float scale) {
     Vec total{};
     for (int j = 0; j <= last; j += W) {
         Vec v = j < last ? load(row + j) : masked(row, last);
-        v = exp((v - most) * scale);
+        v = exponential((v - most) * scale);
         if (j == last) v = lane + j > i ? Vec{} : v;
         total += v;
         end - j < W ? store_some(row + j, v, end - j) : store(row + j, v);
@@ -352,29 +378,6 @@ void soften(float* row, int i, int end, float scale) {
                     : store(row + j, load(row + j) * inverse);
     for (int j = last + W; j < end; j++) row[j] = 0;
 }
-
-}  // namespace
-
-extern "C" {
-
-struct Layer {
-    const float *qkv, *out, *up, *down;
-    float *d_qkv, *d_out, *d_up, *d_down;
-    Norm norm1, norm2;
-};
-
-struct Model {
-    int64_t T, d, heads, ff, vocab, layers;
-    int64_t together;  // sequences that pass through the model side by side
-    const float *token, *position, *head;  // position: (T, d) or null
-    float *d_token, *d_position, *d_head;  // d_position: null where positions are not trained
-    Norm norm;
-    const Layer* layer;
-    float* workspace;
-};
-}
-
-namespace {
 
 struct Kept {  // of one layer, for its backward pass
     float *x1, *h1, *qkv, *weights, *y, *x2, *h2, *f, *mean1, *inverse1, *mean2, *inverse2;
@@ -394,17 +397,17 @@ struct Space {
         used += (n + 15) / 16 * 16;
         return here;
     }
-    Packed pack(int K, int N) { return {take(Packed::size(K, N)), K, N}; }
+    Packed pack(int64_t K, int64_t N) { return {take(Packed::size(int(K), int(N))), int(K), int(N)}; }
 
     Space(const Model& m, float* buffer) : next(buffer), kept(m.layers) {
-        const int T = int(m.T), M = T * int(m.together), d = int(m.d), ff = int(m.ff), V = int(m.vocab);
+        const int64_t T = m.T, M = T * m.together, d = m.d, ff = m.ff, V = m.vocab;
         for (int i = 0; i < m.layers; i++) {
             Kept& k = kept[i];
             k.x1 = take(M * d), k.h1 = take(M * d), k.qkv = take(3 * M * d), k.weights = take(m.heads * M * T);
             k.y = take(M * d), k.x2 = take(M * d), k.h2 = take(M * d), k.f = take(M * ff);
             k.mean1 = take(M), k.inverse1 = take(M), k.mean2 = take(M), k.inverse2 = take(M);
             k.qkv_t = pack(d, 3 * d), k.out_t = pack(d, d), k.up_t = pack(d, ff), k.down_t = pack(ff, d);
-                    }
+        }
         head_t = pack(d, V);
         x = take(M * d), h = take(M * d), mean = take(M), inverse = take(M), logits = take(M * V);
         d_x = take(M * d), d_h = take(M * d), d_f = take(M * ff), d_qkv = take(3 * M * d), d_y = take(M * d);
@@ -435,7 +438,7 @@ struct Sequences {
     const Model& m;
     Space& s;
     const int n_sequences;
-    const bool add;  // to the gradients of earlier sequences
+    const bool add;  // to the gradients of matrices that earlier sequences have left
     const int T = int(m.T), d = int(m.d), ff = int(m.ff), V = int(m.vocab), width = int(m.d / m.heads);
     const int M = n_sequences * T;
     const float scale = 1.0f / std::sqrt(float(width));
@@ -492,7 +495,7 @@ struct Sequences {
         for (int64_t row = 0; row < M; row++) {
             const int64_t t = row % T;
             std::memcpy(x + row * d, m.token + tokens[row / T * stride + t] * d, 4 * d);
-            if (m.position) add_rows(d, m.position + t * d, x + row * d);
+            if (m.position) add_to(d, m.position + t * d, x + row * d);
         }
         for (int i = 0; i < m.layers; i++) {
             const Layer& w = m.layer[i];
@@ -526,13 +529,13 @@ struct Sequences {
             for (int j = full; j < V; j++) top = row[j] > top ? row[j] : top;
             Vec total{};
             for (int j = 0; j < full; j += W) {
-                const Vec v = exp(load(row + j) - top);
+                const Vec v = exponential(load(row + j) - top);
                 total += v;
                 store(row + j, v);
             }
             float all_of_it = sum(total);
             if (rest) {
-                const Vec v = exp(load_some(row + full, rest) - top);
+                const Vec v = exponential(load_some(row + full, rest) - top);
                 store_some(row + full, v, rest);
                 for (int j = 0; j < rest; j++) all_of_it += v[j];
             }
@@ -564,8 +567,8 @@ struct Sequences {
         }
         for (int64_t row = 0; row < M; row++) {
             const int64_t t = row % T;
-            if (m.d_position) add_rows(d, s.d_x + row * d, m.d_position + t * d);
-            add_rows(d, s.d_x + row * d, m.d_token + tokens[row / T * stride + t] * d);
+            if (m.d_position) add_to(d, s.d_x + row * d, m.d_position + t * d);
+            add_to(d, s.d_x + row * d, m.d_token + tokens[row / T * stride + t] * d);
         }
     }
 };
@@ -577,11 +580,10 @@ extern "C" {
 // Floats that a step needs beside weights and gradients.
 int64_t workspace_size(const Model* model) { return Space(*model, nullptr).used; }
 
-// Losses (windows, T) of windows whose inputs and targets start `stride` apart; with `backward` the gradients of their
-// sum are added to those of the model.
-// Returns -1, or the first window that holds a token outside the vocabulary: then nothing was done.
+// Losses (windows, T) of windows whose inputs and targets start `stride` apart; with `backward` also the gradients of
+// their sum. Returns -1, or the first window that holds a token outside the vocabulary: then nothing was done.
 int64_t run(const Model* model, int64_t windows, const int64_t* inputs, int64_t input_stride, const int64_t* targets,
-         int64_t target_stride, float* losses, int backward) {
+            int64_t target_stride, float* losses, int backward) {
     for (int64_t i = 0; i < windows; i++)
         for (int64_t t = 0; t < model->T; t++) {
             const uint64_t largest = model->vocab - 1;
@@ -611,12 +613,7 @@ double squares(int64_t n, const float* gradient) {
     return total;
 }
 
-struct AdamW {  // of one group of parameters at one step (Loshchilov & Hutter 2019, algorithm 2)
-    float rate, decay, beta1, beta2, eps;
-    float correction1, correction2;  // 1 - beta^t
-    float divisor;                   // of every gradient: tokens, or more where the norm is clipped
-};
-
+// One step of AdamW on n parameters.
 void adamw(int64_t n, float* __restrict value, const float* __restrict gradient, float* __restrict first,
            float* __restrict second, const AdamW* of) {
     const AdamW a = *of;
