@@ -15,7 +15,7 @@ class Batches:
     """
 
     def __init__(self, tokens: np.ndarray, *, context: int, batch_tokens: int, seed: int):
-        self.tokens, self.context, self.seed = tokens, context, seed
+        self.tokens, self.context, self.seed = np.asarray(tokens), context, seed  # no memmap: indexing one costs more
         self.windows = batch_tokens // context
         self.per_pass = (len(tokens) - context) // context
         if self.per_pass < 1:
@@ -25,8 +25,11 @@ class Batches:
 
     def at(self, step: int) -> tuple[Tensor, Tensor]:
         """Inputs and targets of a step counted from 0, each (B, T) int64; targets are the next tokens."""
-        first = step * self.windows
-        starts = np.array([self._start(first + i) for i in range(self.windows)])
+        number, place = divmod(step * self.windows, self.per_pass)
+        starts = self._starts_of(number)[place : place + self.windows]
+        while len(starts) < self.windows:  # the batch goes on in the next pass
+            number += 1
+            starts = np.concatenate((starts, self._starts_of(number)[: self.windows - len(starts)]))
         block = torch.from_numpy(self.tokens[starts[:, None] + self._columns].astype(np.int64))  # (B, T + 1)
         return block[:, :-1], block[:, 1:]
 
@@ -35,11 +38,11 @@ class Batches:
         """Different tokens of one pass."""
         return self.per_pass * self.context
 
-    def _start(self, index: int) -> int:
-        number, place = divmod(index, self.per_pass)
+    def _starts_of(self, number: int) -> np.ndarray:
+        """Where the windows of a pass begin, in its order."""
         if number != self._pass:
             rng = np.random.default_rng([self.seed, number])
             offset = int(rng.integers(self.context))
             self._starts = offset + self.context * rng.permutation(self.per_pass)
             self._pass = number
-        return self._starts[place]
+        return self._starts

@@ -63,14 +63,20 @@ def fits(shape: Shape) -> bool:
 class NativeParameters(FlatParameters):
     """`FlatParameters` whose update is compiled too: one pass over values, gradients and moments."""
 
+    def __init__(self, model: Transformer, config: RunConfig):
+        super().__init__(model, config)
+        self._places = {
+            group: (tensors[0].numel(), *(tensor.data_ptr() for tensor in tensors), rate_of(group, config))
+            for group, tensors in self.slices.items()
+        }
+
     def update(self, step: int, factor: float, tokens: int) -> None:
         config, library = self.config, native.library()
         norm = math.sqrt(library.squares(self.gradients.numel(), self.gradients.data_ptr()))
         divisor = norm / config.clip if not norm / config.clip <= tokens else float(tokens)  # NaN stays NaN
-        for group, tensors in self.slices.items():
-            values, gradients, first, second = (tensor.data_ptr() for tensor in tensors)
+        for group, (size, values, gradients, first, second, rate) in self._places.items():
             numbers = _AdamW(
-                rate=config.learning_rate * factor * rate_of(group, config),
+                rate=config.learning_rate * factor * rate,
                 decay=config.weight_decay if group == "matrix" else 0.0,
                 beta1=config.beta1,
                 beta2=config.beta2,
@@ -79,7 +85,7 @@ class NativeParameters(FlatParameters):
                 correction2=1 - config.beta2 ** (step + 1),
                 divisor=divisor,
             )
-            library.adamw(tensors[0].numel(), values, gradients, first, second, ctypes.addressof(numbers))
+            library.adamw(size, values, gradients, first, second, ctypes.addressof(numbers))
 
 
 class NativeStep:
