@@ -7,7 +7,7 @@ from functools import cached_property
 
 from scaling.accounting import Shape, count_parameters
 
-CODE_VERSION = 2  # raise it whenever a change to model, recipe, corpus or training changes losses
+CODE_VERSION = 2  # raise it whenever a change to model, recipe, corpus, training or native/step.cpp changes losses
 
 
 @dataclass(frozen=True)

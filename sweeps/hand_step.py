@@ -33,6 +33,8 @@ aten = torch.ops.aten
 class HandStep:
     """Loss and gradients of one batch; the same interface as `sweeps.steps.AutogradStep`."""
 
+    machine_code: str | None = None
+
     def __init__(self, config: RunConfig, *, flat: FlatParameters | None = None):
         """With fresh weights, or on those that `flat` holds."""
         self.config, self.shape = config, config.shape()

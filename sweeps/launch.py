@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from scaling.errors import SweepError
-from sweeps import durable, leases
+from sweeps import durable, leases, native
 from sweeps.executors import EXECUTORS, Executor
 from sweeps.grid import Grid, read_grid
 from sweeps.plan import Numerics, Plan, plan, task_flops
@@ -83,6 +83,8 @@ def launch(
             _clear_stop(store)
             store.tidy_top()
         planned = prepare(grid, store, train=train)
+        if executor == "local" and train == TRAIN and any(c.attention == "native" for c in planned.plan.configs):
+            native.library()  # here, so that what is missing is said once and not by every run
         if not join:
             record_numerics(store, planned.machine)
             _write_plan(store, Path(grid_file), planned.plan)

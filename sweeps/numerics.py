@@ -8,12 +8,11 @@ import torch
 
 from scaling.accounting import Shape
 from scaling.errors import SweepError
-from sweeps import native
 from sweeps.batches import Batches
 from sweeps.config import RunConfig
 from sweeps.corpus import Corpus
-from sweeps.native_step import fits
-from sweeps.recipe import Recipe, batch_for, is_native, resolve
+from sweeps.native_step import is_available
+from sweeps.recipe import Recipe, batch_for, resolve, why_not_native
 from sweeps.steps import make_step
 
 _CEILING_SIZE = {"cpu": 768, "cuda": 8192}
@@ -49,12 +48,13 @@ def choose_numerics(
 
 def _candidates(shape: Shape, device: str, dtype: str | None, attention: str | None) -> list[tuple[str, str]]:
     dtypes = [dtype] if dtype else ["float32", "bfloat16"]
-    attentions = [attention] if attention else ["explicit", "fused", "native"]
-    pairs = [(d, a) for d in dtypes for a in attentions if a != "native" or is_native(shape, d, device)]
-    if attention is None and ("float32", "native") in pairs and not (fits(shape) and native.is_available()):
-        pairs.remove(("float32", "native"))
-    if not pairs:
-        raise SweepError(f'numerics: attention = "native" cannot be had with {dtype} on {device}. Set attention = "fused".')
+    if attention == "native":
+        if reason := why_not_native(shape, dtype or "float32", device):
+            raise SweepError(f'numerics: attention = "native" {reason}. Set attention = "fused".')
+        return [("float32", "native")]
+    pairs = [(d, a) for d in dtypes for a in ([attention] if attention else ["explicit", "fused"])]
+    if attention is None and "float32" in dtypes and why_not_native(shape, "float32", device) is None and is_available():
+        pairs.append(("float32", "native"))
     return pairs
 
 

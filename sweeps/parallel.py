@@ -31,7 +31,7 @@ class ParallelStep:
     """A step that computes this process's share of a batch and adds the others' gradients to its own."""
 
     def __init__(self, inner: Any):
-        self.inner, self.flat = inner, inner.flat
+        self.inner, self.flat, self.machine_code = inner, inner.flat, inner.machine_code
 
     def gradients(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """As the inner step's: gradients of the summed loss of the whole batch, and its mean."""

@@ -21,7 +21,7 @@ from scaling.errors import SweepError
 from sweeps.config import RunConfig
 from sweeps.grid import Grid
 from sweeps.plan import Numerics, task_flops
-from sweeps.recipe import resolve
+from sweeps.recipe import resolve, why_not_native
 from sweeps.worker import TRAIN
 
 CHOSEN_SHAPES = 6  # timed; others take the choice of the nearest in width
@@ -126,8 +126,6 @@ def answer(request: dict) -> dict:
     chosen = dict(request["known"])
     fixed = {name: request[name] for name in ("dtype", "attention") if request[name]}
     _choose(getattr(tools, "choose_numerics", None), samples, chosen, fixed, request["choose_seconds"])
-    if request["train"] == TRAIN and any(attention == "native" for _, attention in chosen.values()):
-        importlib.import_module("sweeps.native_step").check()
     speeds = []
     if request["speed_seconds"] and hasattr(tools, "measure_speed"):
         speeds = _speeds(tools.measure_speed, samples, chosen, request["corpus"], request["speed_seconds"])
@@ -161,7 +159,14 @@ def _choose(choose_numerics, samples: list[RunConfig], chosen: dict, fixed: dict
         plain = [fixed.get("dtype", "float32"), fixed.get("attention", "fused")]
         chosen.update({shape_key(config.shape()): plain for config in missing})
         return
-    timed = _spread([config for config in missing if _is_quick(config, 4)] or missing[:1], CHOSEN_SHAPES)
+    for able in (True, False):  # shapes that the compiled step cannot train follow none that it can
+        alike = [config for config in missing if (why_not_native(config.shape(), "float32", config.device) is None) is able]
+        if alike:
+            _choose_alike(choose_numerics, alike, chosen, fixed, seconds * len(alike) / len(missing))
+
+
+def _choose_alike(choose_numerics, missing: list[RunConfig], chosen: dict, fixed: dict, seconds: float) -> None:
+    timed = _spread([config for config in missing if _is_quick(config, 5)] or missing[:1], CHOSEN_SHAPES)
     results = {}
     for config in timed:
         results[config.d_model] = choose_numerics(

@@ -15,6 +15,8 @@ COOLDOWN_SHAPES = ("1-sqrt", "linear")
 DTYPES = ("float32", "bfloat16")
 ATTENTIONS = ("fused", "explicit", "native")
 NATIVE_POSITIONS = ("learned", "sinusoidal", "none")
+NATIVE_SCORES_LIMIT = 2**28  # bytes of attention weights that the compiled step keeps for its backward pass
+NATIVE_ROWS = 512  # tokens side by side at the most, but for a longer context
 MAX_WARMUP_SHARE = 0.1  # of a run: longer warm-ups bend the fitted exponents (Porian et al. 2024)
 EMBEDDING_RATE = 10.0  # measured in docs/training.md
 SMALL_BATCH = 256
@@ -82,11 +84,8 @@ def resolve(
     rate = recipe.learning_rate * (1.0 if recipe.batch_tokens else math.sqrt(batch / batch_for(0, shape.context)))
     _one_of("dtype", dtype, DTYPES)
     _one_of("attention", attention, ATTENTIONS)
-    if attention == "native" and not is_native(shape, dtype, device):
-        raise SweepError(
-            f'recipe: attention = "native" is float32 on a CPU with {", ".join(NATIVE_POSITIONS)} positions, not {dtype} on '
-            f'{device} with {shape.positions}. Set attention = "fused".'
-        )
+    if attention == "native" and (reason := why_not_native(shape, dtype, device)):
+        raise SweepError(f'recipe: attention = "native" {reason}. Set attention = "fused".')
     if batch % shape.context:
         raise SweepError(f"recipe: batch_tokens = {batch:,} is not a multiple of the context {shape.context:,}.")
     if tokens < batch:
@@ -124,9 +123,21 @@ def resolve(
     )
 
 
-def is_native(shape: Shape, dtype: str, device: str) -> bool:
-    """Whether the compiled step can train such a run."""
-    return dtype == "float32" and device == "cpu" and shape.positions in NATIVE_POSITIONS
+def why_not_native(shape: Shape, dtype: str, device: str) -> str | None:
+    """What keeps the compiled step from training such a run, or None."""
+    if dtype != "float32":
+        return f"is float32, not {dtype}"
+    if device != "cpu":
+        return f"is for a CPU, not {device}"
+    if shape.positions not in NATIVE_POSITIONS:
+        return f"knows {', '.join(NATIVE_POSITIONS)} positions, not {shape.positions}"
+    kept = 4 * shape.n_layers * shape.n_heads * shape.context * max(shape.context, NATIVE_ROWS)
+    if kept > NATIVE_SCORES_LIMIT:
+        return (
+            f"would keep {kept / 2**20:,.0f} MiB of attention weights for {shape.n_layers} layers of {shape.n_heads} heads at "
+            f"a context of {shape.context:,}, more than {NATIVE_SCORES_LIMIT / 2**20:,.0f}"
+        )
+    return None
 
 
 def heads_for(d_model: int, *, head_width: int = 32) -> int:

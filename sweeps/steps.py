@@ -22,6 +22,8 @@ _STEPS_BEFORE_RECORDING = 3
 class AutogradStep:
     """Gradients by PyTorch's automatic differentiation: any device, any positions."""
 
+    machine_code: str | None = None  # PyTorch's own, whose version the runs table has
+
     def __init__(self, config: RunConfig):
         self.model = Transformer(config.shape(), attention=config.attention, seed=config.seed)
         self.model.to(config.device)

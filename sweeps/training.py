@@ -242,6 +242,7 @@ class _Column:
         return {
             "format": STATE_FORMAT,
             "trunk_key": self.configs[0].trunk_key,
+            "machine_code": self.step.machine_code,
             "weights": self.step.flat.state(),
             "trunk": dict(self.trunk),
             "position": self.position,
@@ -268,6 +269,12 @@ class _Column:
         if state.get("format") != STATE_FORMAT or state.get("trunk_key") != key:
             found = state.get("trunk_key")
             raise SweepError(f"checkpoint: it belongs to {found}, not to {key}. Remove it to start again.")
+        if state.get("machine_code") != self.step.machine_code:
+            warnings.warn(
+                f"{key}: its checkpoint was written by a step compiled otherwise or for another processor; the last digits of "
+                "its losses will not be those of one machine.",
+                stacklevel=4,
+            )
         by_tokens = {config.tokens: config for config in self.configs}
         known = {t: values for t, values in state["outcomes"].items() if t in by_tokens}
         at = state["position"] if state["branch"] is None else state["trunk_position"]

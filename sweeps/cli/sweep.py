@@ -110,7 +110,7 @@ def _raise_if_unfinished(summary: Summary, store: Store) -> None:
         first = summary.failures[0]
         more = f" and {summary.failed - 1} more" if summary.failed > 1 else ""
         raise SweepError(
-            f"{store.folder}: {first.run_id}{more} failed: {first.reason}. "
+            f"{store.folder}: {first.run_id}{more} failed: {first.reason.rstrip('.')}. "
             "The other runs are kept; give the same command to try again."
         )
     if summary.missing:

@@ -50,8 +50,8 @@ struct AdamW {  // of one group of parameters at one step (Loshchilov & Hutter 2
 
 namespace {
 
-// While one lives, results below 1e-38 become zero: arithmetic with such numbers, which the moments of embeddings that no
-// text uses decay to, takes a hundred times as long.
+// While one lives, results below 1e-38 become zero. AdamW's moments of embeddings that no text uses decay to such numbers,
+// and arithmetic with them takes a hundred times as long.
 class NoDenormals {
 #if defined(__SSE2__)
     const unsigned before = _mm_getcsr();
@@ -64,10 +64,10 @@ public:
 
 public:
     NoDenormals() {
-        asm volatile("mrs %0, fpcr" : "=r"(before));
-        asm volatile("msr fpcr, %0" ::"r"(before | (1ull << 24)));
+        asm volatile("mrs %0, fpcr" : "=r"(before)::"memory");
+        asm volatile("msr fpcr, %0" ::"r"(before | (1ull << 24)) : "memory");
     }
-    ~NoDenormals() { asm volatile("msr fpcr, %0" ::"r"(before)); }
+    ~NoDenormals() { asm volatile("msr fpcr, %0" ::"r"(before) : "memory"); }
 #endif
 };
 
@@ -627,6 +627,7 @@ int64_t run(const Model* model, int64_t windows, const int64_t* inputs, int64_t 
 
 // The sum of squares of n gradients.
 double squares(int64_t n, const float* gradient) {
+    const NoDenormals guard;
     double total = 0;
     for (int64_t i = 0; i < n; i += 4096) {  // single precision within a stretch
         const int64_t length = n - i < 4096 ? n - i : 4096;

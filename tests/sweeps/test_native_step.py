@@ -13,14 +13,18 @@ import torch
 from scaling.accounting import Shape
 from scaling.errors import SweepError
 from sweeps import native, numerics
+from sweeps import recipe as recipe_module
+from sweeps.corpus import load_corpus
 from sweeps.evaluation import Evaluator
 from sweeps.grid import read_grid
 from sweeps.hand_step import HandStep
 from sweeps.launch import prepare
-from sweeps.native_step import NativeStep, check, fits
+from sweeps.native_step import NativeStep, check, is_available
+from sweeps.probe import _choose
 from sweeps.recipe import Recipe, resolve
 from sweeps.steps import AutogradStep, make_step
 from sweeps.store import Store
+from sweeps.training import _Column
 
 sys.path.insert(0, str(Path(__file__).parent))
 from text_for_tests import write_files  # noqa: E402
@@ -179,10 +183,11 @@ def fresh(monkeypatch, tmp_path):
     """An empty cache, nothing remembered of an earlier compilation, and a quick one to come."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(native, "_FLAGS", tuple("-O1" if flag == "-O3" else flag for flag in native._FLAGS))
-    for function in (native.library, check):
+    remembered = (native.library, native.fingerprint, check)
+    for function in remembered:
         function.cache_clear()
     yield tmp_path
-    for function in (native.library, check):
+    for function in remembered:
         function.cache_clear()
 
 
@@ -193,45 +198,109 @@ def compiler(folder, script):
     return str(path)
 
 
+def built(folder):
+    return [path.name for path in (folder / "cache" / "isoflop" / "native").iterdir()]
+
+
 @needs_compiler
-def test_the_library_is_built_once(fresh):
-    assert native.is_available()
-    (built,) = (fresh / "cache" / "isoflop" / "native").iterdir()
-    stamp = built.stat().st_mtime_ns
+def test_the_library_is_built_once(fresh, monkeypatch):
+    monkeypatch.setenv("CXX", f"{native.find_compiler()} -DSAID_TWICE")  # options count too
+    assert is_available()
+    (name,) = built(fresh)
+    path = fresh / "cache" / "isoflop" / "native" / name
+    stamp = path.stat().st_mtime_ns
     native.library.cache_clear()
     native.library()
-    assert built.stat().st_mtime_ns == stamp and not list(built.parent.glob("tmp*"))
+    assert path.stat().st_mtime_ns == stamp and name == f"step-{native.fingerprint()}.so"
+
+
+@needs_compiler
+def test_a_damaged_library_is_named(fresh):
+    path = fresh / "cache" / "isoflop" / "native" / f"step-{native.fingerprint()}.so"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"")
+    with pytest.warns(UserWarning, match=r"step-.*so cannot be loaded \(.*\). Delete it; where its folder does not allow"):
+        assert not is_available()
 
 
 def test_without_a_compiler_the_choice_is_among_the_others(fresh, monkeypatch):
     monkeypatch.setenv("CXX", "")
     monkeypatch.setenv("PATH", str(fresh))
-    assert not native.is_available()
+    assert not is_available()
     shape = configure().shape()
     assert ("float32", "native") not in numerics._candidates(shape, "cpu", None, None)
     with pytest.raises(SweepError, match=r'needs a C\+\+ compiler, and none was found .* set attention = "fused"'):
         NativeStep(configure())
 
 
-def test_a_compiler_that_fails_is_named_with_its_first_error(fresh, monkeypatch):
-    script = "print('step.cpp:3:1: error: no such type', file=sys.stderr); sys.exit(1)"
+def test_a_compiler_that_is_named_and_not_there(fresh, monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler -m64")
+    with pytest.warns(UserWarning, match="CXX = 'no-such-compiler -m64', but there is no such program. Correct or unset it"):
+        assert not is_available()
+
+
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        ("print('step.cpp:3:1: error: no such type', file=sys.stderr); sys.exit(1)", "step.cpp:3:1: error: no such type"),
+        ("sys.stderr.buffer.write(b'erreur \\xe9'); sys.exit(1)", "erreur"),
+        ("sys.exit(3)", "it ends with status 3"),
+    ],
+)
+def test_a_compiler_that_fails_is_named_with_its_first_error(fresh, monkeypatch, script, message):
     monkeypatch.setenv("CXX", compiler(fresh, script))
-    with pytest.raises(SweepError, match="compiler cannot compile step.cpp: step.cpp:3:1: error: no such type"):
+    with pytest.raises(SweepError, match=f"compiler cannot compile step.cpp: {message}"):
         native.library()
-    with pytest.warns(UserWarning, match="error: no such type. Training goes on without it"):
-        assert not native.is_available()
-    assert not list((fresh / "cache" / "isoflop" / "native").iterdir())
+    with pytest.warns(UserWarning, match=f"{message}.* Training goes on without the compiled step"):
+        assert not is_available()
+    assert built(fresh) == []
+
+
+def test_a_library_that_does_not_run_is_not_kept(fresh, monkeypatch):
+    script = "open(sys.argv[sys.argv.index('-o') + 1], 'wb').write(b'no library')"
+    monkeypatch.setenv("CXX", compiler(fresh, script))
+    with pytest.warns(UserWarning, match=r"compiler made of step.cpp does not run here \(status 1\). Set CXX to another"):
+        assert not is_available()
+    assert built(fresh) == []
+
+
+def spoil(folder, monkeypatch, right, wrong):
+    """Compile a source in which one thing is wrong, as a compiler at fault might."""
+    text = native.SOURCE.read_text()
+    assert text.count(right) == 1
+    source = folder / "step.cpp"
+    source.write_text(text.replace(right, wrong))
+    monkeypatch.setattr(native, "SOURCE", source)
 
 
 @needs_compiler
 def test_a_compiler_that_gets_it_wrong_is_found_out(fresh, monkeypatch):
-    """Here a source that is wrong: the library loads and runs, and its gradients are others."""
-    real = native.find_compiler()
-    source = fresh / "step.cpp"
-    source.write_text(native.SOURCE.read_text().replace("after == RELU) v = v < 0.0f", "after == RELU) v = v < 0.1f"))
-    monkeypatch.setattr(native, "SOURCE", source)
-    with pytest.raises(SweepError, match=rf"what {re.escape(real)} made of step.cpp gives gradients that are .* off"):
+    spoil(fresh, monkeypatch, "after == RELU) v = v < 0.0f", "after == RELU) v = v < 0.1f")
+    message = f"what {re.escape(native.find_compiler())} made of step.cpp gives (the loss|gradients) that are .* off"
+    with pytest.raises(SweepError, match=message):
         NativeStep(configure())
+    with pytest.warns(UserWarning, match=message):
+        assert not is_available()
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("const float keep = 1.0f - a.rate * a.decay", "const float keep = 1.0f + a.rate * a.decay"),
+        ("second[i] * a.beta2 + g * g", "second[i] * a.beta2 + g * 2 * g"),
+        ("total += dot(int(length)", "total = dot(int(length)"),
+        ("        g.accumulate = true;", "        g.accumulate = false;"),
+        ("sequences{*model, space, n, i > 0}", "sequences{*model, space, n, false}"),
+        ("({n, width, end, block, T, value", "({n, width, end - (start > 0), block, T, value"),
+        ("Vec v = acc[r][q];", "Vec v = !PART && Q == TILE_VECTORS && r == 5 ? acc[r][q] * 1.1f : acc[r][q];"),
+    ],
+)
+def test_the_check_reaches_every_part(fresh, monkeypatch, right, wrong):
+    spoil(fresh, monkeypatch, right, wrong)
+    with pytest.raises(SweepError, match="gives .* that are .* off"):
+        check()
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root writes anywhere")
@@ -245,27 +314,66 @@ def test_a_cache_that_cannot_be_written(fresh, monkeypatch):
 # Where it is chosen
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [({"dtype": "bfloat16"}, "not bfloat16 on cpu"), ({"device": "cuda"}, "not float32 on cuda")],
-)
-def test_what_it_cannot_train_is_refused_when_planned(changes, message):
-    shape = configure().shape()
-    with pytest.raises(SweepError, match=message):
-        resolve(shape, 6400, corpus="c", corpus_hash="h", attention="native", **changes)
-    with pytest.raises(SweepError, match="with rotary"):
-        resolve(replace(shape, positions="rotary"), 6400, corpus="c", corpus_hash="h", attention="native")
+CANNOT = [
+    ({"dtype": "bfloat16"}, {}, "is float32, not bfloat16"),
+    ({"device": "cuda"}, {}, "is for a CPU, not cuda"),
+    ({}, {"positions": "rotary"}, "knows learned, sinusoidal, none positions, not rotary"),
+    ({}, {"context": 8192}, "would keep 1,536 MiB of attention weights for 2 layers of 3 heads at a context of 8,192"),
+]
 
 
-def test_it_is_no_candidate_where_it_does_not_apply():
+@pytest.mark.parametrize(("numbers", "changes", "message"), CANNOT)
+def test_what_it_cannot_train_is_refused_when_planned_and_is_no_candidate(numbers, changes, message):
+    shape = replace(configure().shape(), **changes)
+    recipe = Recipe(batch_tokens=shape.context)
+    with pytest.raises(SweepError, match=f'recipe: attention = "native" {message}.*Set attention = "fused"'):
+        resolve(shape, 10 * shape.context, corpus="c", corpus_hash="h", recipe=recipe, attention="native", **numbers)
+    with pytest.raises(SweepError, match=f'numerics: attention = "native" {message}'):
+        numerics._candidates(shape, numbers.get("device", "cpu"), numbers.get("dtype"), "native")
+    pairs = numerics._candidates(shape, numbers.get("device", "cpu"), numbers.get("dtype"), None)
+    assert pairs and all(attention != "native" for _, attention in pairs)
+
+
+@needs_compiler
+def test_where_it_can_be_had_it_is_a_candidate():
     shape = configure().shape()
-    assert ("float32", "native") not in numerics._candidates(replace(shape, positions="rotary"), "cpu", None, None)
-    assert all(a != "native" for _, a in numerics._candidates(shape, "cuda", None, None))
+    assert ("float32", "native") in numerics._candidates(shape, "cpu", None, None)
     assert numerics._candidates(shape, "cpu", None, "native") == [("float32", "native")]
-    with pytest.raises(SweepError, match='attention = "native" cannot be had with bfloat16'):
-        numerics._candidates(shape, "cpu", "bfloat16", "native")
-    long = replace(shape, context=8192)
-    assert not fits(long) and ("float32", "native") not in numerics._candidates(long, "cpu", None, None)
+    assert ("float32", "native") not in numerics._candidates(shape, "cpu", None, "fused")
+
+
+def test_a_shape_that_it_cannot_train_does_not_follow_one_that_it_can():
+    """A long context and many layers: the attention weights of the larger shape are too many to keep."""
+    small = configure(context=1024, d=16, heads=1, layers=1)
+    large = replace(small, d_model=24, n_heads=12, n_layers=24)
+    chosen, asked = {}, []
+
+    def choose_numerics(shape, device, **options):
+        asked.append(shape.d_model)
+        return ("float32", "fused") if recipe_module.why_not_native(shape, "float32", device) else ("float32", "native")
+
+    _choose(choose_numerics, [small, large], chosen, {}, 1.0)
+    assert asked == [16, 24] and [pair[1] for pair in chosen.values()] == ["native", "fused"]
+
+
+@needs_compiler
+def test_a_checkpoint_of_another_compilation_is_said(monkeypatch, tmp_path):
+    write_files(tmp_path / "text")
+    corpus = load_corpus(f"text:{tmp_path}/text", cache_dir=tmp_path / "cache")
+    config = replace(configure(vocab=256), corpus=corpus.name, corpus_hash=corpus.hash)
+    column = _Column([config], corpus)
+    state = column.state()
+    column.restore(state)
+    with pytest.warns(UserWarning, match="its checkpoint was written by a step compiled otherwise"):
+        column.restore({**state, "machine_code": "another"})
+
+
+@needs_compiler
+def test_windows_of_another_length_are_a_fault_of_ours():
+    config = configure()
+    step = NativeStep(config)
+    with pytest.raises(AssertionError):
+        step.window_losses(torch.zeros(3, config.context + 9, dtype=torch.int64))
 
 
 @needs_compiler
@@ -282,11 +390,6 @@ def test_the_evaluator_reads_with_it():
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
 
 
-def test_its_limit_is_in_the_message():
-    with pytest.raises(SweepError, match="attention weights of 2 layers at a context of 8,192 are too many"):
-        NativeStep(replace(configure(), context=8192, batch_tokens=8192), checked=False)
-
-
 def test_a_plan_says_that_the_compiler_failed(tmp_path, monkeypatch):
     """The timing runs in a process of its own; what it is warned of must reach whoever asked."""
     write_files(tmp_path / "text")
@@ -299,4 +402,4 @@ def test_a_plan_says_that_the_compiler_failed(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     planned = prepare(read_grid(grid), Store(tmp_path / "out"), choose_seconds=0.01)
     assert planned.plan.configs[0].attention in ("explicit", "fused")
-    assert any("cannot compile step.cpp: it ends with status 3. Training goes on" in note for note in planned.plan.notes)
+    assert any("cannot compile step.cpp: it ends with status 3. Training goes on without" in note for note in planned.plan.notes)
